@@ -1,0 +1,1 @@
+"""The step path between the host and its sandboxes."""

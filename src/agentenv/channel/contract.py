@@ -1,0 +1,74 @@
+"""What the step path promises, whatever carries it.
+
+A channel joins the host to *n* environments that live in one or more groups (sandboxes). It moves requests and answers;
+it does not know what a reset or an observation is. Everything that comes back is checked against the layout the host
+planned: lengths are clamped before they are used, payloads are copied before they are parsed.
+
+The conformance suite is ``agentenv.testing.channels``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from agentenv.wire.slot import Op
+
+
+class PeerLost(ConnectionError):
+    """The group's process is gone, or was ended for not answering; ``group`` says which one."""
+
+    def __init__(self, group: int, *, timed_out: bool = False) -> None:
+        self.group = group
+        self.timed_out = timed_out
+        super().__init__(f"group {group} {'did not answer in time' if timed_out else 'is gone'}")
+
+
+class Channel(Protocol):
+    """A synchronous, ordered exchange with ``count`` environments.
+
+    Attributes:
+        count: Number of environments.
+        rewards: float64 array (count,), written by the other side; copy before keeping.
+        terminated, truncated: uint8 arrays (count,); any value but 0 is true.
+        flags: uint64 array (count,), the ``Flag`` bits of the last answers.
+    """
+
+    count: int
+    rewards: NDArray[Any]
+    terminated: NDArray[Any]
+    truncated: NDArray[Any]
+    flags: NDArray[Any]
+
+    def post(self, op: Op, members: Sequence[int] | None, payloads: Sequence[bytes] | None) -> None:
+        """Ask environments for something; returns before they answer.
+
+        Args:
+            op: What is asked.
+            members: Positions asked; None asks all.
+            payloads: One payload for each member, or None when the request has none.
+        """
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until everybody who was asked has answered.
+
+        Raises:
+            PeerLost: One group is gone or late. Others may still be answering; ``wait`` may be called again
+                after that group was given up with ``abandon``.
+        """
+
+    def payload(self, index: int) -> bytes:
+        """A private copy of the answer's payload of one environment.
+
+        Raises:
+            ProtocolError: The length it states cannot be true.
+            PeerLost: It promised more than it sent.
+        """
+
+    def abandon(self, group: int) -> None:
+        """Stop expecting anything from a group."""
+
+    def close(self) -> None:
+        """Free descriptors and memory. Idempotent."""

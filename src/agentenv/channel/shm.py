@@ -1,0 +1,292 @@
+"""The channel over shared memory: a memory file and two bells for each sandbox.
+
+A bell is a pipe. The host rings a sandbox, then sleeps on the sandboxes' own bells, last one
+first: when the last that was woken has answered, the others usually have too, and need no system call. What counts is
+the ticket in memory; a bell is only a reason to look. No bell or page is shared between two sandboxes.
+
+Somebody else watches for deaths and deadlines and calls ``interrupt``, which rings the host's own bell; so the wait
+itself is one blocking read, without poll or timer.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agentenv.channel.arena import Arena, create_memory
+from agentenv.channel.contract import PeerLost
+from agentenv.errors import ClosedError, ProtocolError, ResourceLimit
+from agentenv.guest.control import ControlClosed, receive_exactly
+from agentenv.wire import slot
+from agentenv.wire.slot import Flag, Op, SlotLayout
+
+_RING = (1).to_bytes(8, "little")
+
+
+@dataclass(slots=True)
+class Bell:
+    """One direction of waking: a pipe. Its two ends are separate descriptions, which an eventfd's are not.
+
+    The sleeper must not be able to make the ringer's write block, nor the ringer to steal what was meant for the
+    sleeper; a guest that shares an eventfd can do both.
+    """
+
+    reader: int
+    writer: int
+
+    @classmethod
+    def create(cls) -> Bell:
+        """A new bell.
+
+        Raises:
+            ResourceLimit: No descriptor is left.
+        """
+        try:
+            return cls(*os.pipe())
+        except OSError as error:
+            raise ResourceLimit(error.errno, f"cannot make a bell: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close the ends that are open. Idempotent."""
+        for fd in (self.reader, self.writer):
+            if fd >= 0:
+                os.close(fd)
+        self.reader = self.writer = -1
+
+    def close_reader(self) -> None:
+        """Leave the reading to the other side."""
+        os.close(self.reader)
+        self.reader = -1
+
+
+@dataclass(slots=True)
+class Group:
+    """One sandbox's side of the channel."""
+
+    first: int
+    count: int
+    control: socket.socket
+    wake: Bell
+    done: Bell
+    ticket: int = 0
+    lost: bool = False
+    timed_out: bool = False
+    abandoned: bool = False
+    members: range = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.members = range(self.first, self.first + self.count)
+
+
+class ShmChannel:
+    """See ``agentenv.channel.contract.Channel``.
+
+    Attributes:
+        arena: The mapped slots of all environments.
+        deadline: ``time.monotonic()`` at which the running wait is too late, or None while nobody waits. Read by the watch.
+    """
+
+    def __init__(self, counts: Sequence[int], layout: SlotLayout, *, max_bytes: int) -> None:
+        """Reserve room for groups of ``counts`` environments each; ``attach`` then joins the groups one by one."""
+        self.count = sum(counts)
+        self.layout = layout
+        self.arena = Arena(self.count, layout.size)
+        self.groups: list[Group | None] = [None] * len(counts)
+        self.deadline: float | None = None
+        self._counts = list(counts)
+        self._firsts = [sum(counts[:i]) for i in range(len(counts))]
+        self._max_bytes = max_bytes
+        self._closed = False
+        self._pending: list[tuple[int, Group]] = []
+        self._group_of = [g for g, n in enumerate(counts) for _ in range(n)]
+        self._stride = layout.size // 8
+        column = self.arena.column
+        self._tickets = column(slot.TICKET, "u8")
+        self._ops = column(slot.OP, "u8")
+        self._in_lengths = column(slot.IN_LENGTH, "u8")
+        self.flags = column(slot.FLAGS, "u8")
+        self.rewards = column(slot.REWARD, "f8")
+        self.terminated = column(slot.TERMINATED, "u1")
+        self.truncated = column(slot.TRUNCATED, "u1")
+        self._words = self.arena.words()
+        self._last_op: Op | None = None
+
+    def attach(self, index: int, control: socket.socket) -> tuple[int, int, int]:
+        """Create memory and bells of group ``index`` (anew, when it had some) and map them.
+
+        Returns:
+            Descriptors for the guest: memory file, bell to wait on, bell to ring. The caller sends them, closes the
+            memory file and calls ``attached``; the bells stay this object's.
+
+        Raises:
+            ResourceLimit: Out of memory or descriptors.
+        """
+        old = self.groups[index]
+        if old is not None:
+            self._free(old)
+        wake = Bell.create()
+        done = Bell.create()
+        first, count = self._firsts[index], self._counts[index]
+        memory = create_memory(count * self.layout.size, f"agentenv-{index}")
+        self.arena.attach(first, count, memory)
+        self.groups[index] = Group(first, count, control, wake, done)
+        self._last_op = None
+        return memory, wake.reader, done.writer
+
+    def attached(self, index: int) -> None:
+        """The guest has its descriptors: give up the end of the bell that only it may read."""
+        group = self.groups[index]
+        if group is not None:
+            group.wake.close_reader()
+
+    def post(
+        self, op: Op, members: Sequence[int] | None = None, payloads: Sequence[bytes] | None = None
+    ) -> None:
+        """Ask environments for something; see the contract."""
+        if self._closed:
+            raise ClosedError("the channel is closed")
+        words, stride = self._words, self._stride
+        pending: list[tuple[int, Group]] = []
+        spills: list[tuple[Group, bytes]] = []
+        if members is None:
+            if op is not self._last_op:
+                self._ops[...] = op
+                self._last_op = op
+            if payloads is not None:
+                for index, data in enumerate(payloads):
+                    self._put(index, data, spills)
+            for group in self.groups:
+                if group is None or group.abandoned:
+                    continue
+                ticket = group.ticket = group.ticket + 1
+                base = group.first * stride
+                if group.count == 1:
+                    words[base] = ticket
+                else:
+                    self._tickets[group.first : group.first + group.count] = ticket
+                words[base + 3] = ticket
+                pending.append((base + 8, group))
+        else:
+            self._last_op = None
+            asked: dict[int, list[int]] = {}
+            for position, index in enumerate(members):
+                asked.setdefault(self._group_of[index], []).append(index)
+                self._ops[index] = op
+                if payloads is not None:
+                    self._put(index, payloads[position], spills)
+            for number, indices in asked.items():
+                group = self.groups[number]
+                if group is None or group.abandoned:
+                    continue
+                group.ticket += 1
+                for index in indices:
+                    self._tickets[index] = group.ticket
+                base = group.first * stride
+                words[base + 3] = group.ticket
+                pending.append((base + 8, group))
+        self._pending = pending
+        write, ring = os.write, _RING
+        for _, group in pending:
+            try:
+                write(group.wake.writer, ring)
+            except BrokenPipeError:
+                group.lost = True
+        for group, data in spills:
+            try:
+                group.control.sendall(data)
+            except OSError:
+                group.lost = True
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for everybody who was asked; see the contract."""
+        words, pending, read = self._words, self._pending, os.read
+        self.deadline = time.monotonic() + timeout_s
+        try:
+            while pending:
+                at, group = pending[-1]
+                ticket = group.ticket
+                while words[at] != ticket:
+                    if group.lost:
+                        raise PeerLost(self._group_of[group.first], timed_out=group.timed_out)
+                    read(group.done.reader, 4096)  # more than one ring may lie there
+                pending.pop()
+        finally:
+            self.deadline = None
+
+    def interrupt(self, index: int, *, timed_out: bool = False) -> None:
+        """Declare a group lost and wake whoever waits for it. Called from the watch's thread."""
+        group = self.groups[index]
+        if group is not None and not group.lost:
+            group.timed_out = timed_out
+            group.lost = True
+            if not self._closed:
+                self._ring_self(group)
+
+    def late(self) -> list[int]:
+        """The groups still expected to answer, for the watch to act on when the deadline has passed."""
+        return [self._group_of[g.first] for at, g in list(self._pending) if self._words[at] != g.ticket]
+
+    def payload(self, index: int) -> bytes:
+        """A private copy of one answer's payload; see the contract."""
+        base = index * self._stride
+        length = int(self._words[base + slot.OUT_LENGTH // 8])
+        flags = int(self.flags[index])
+        if length > self._max_bytes:
+            raise ProtocolError(f"states an answer of {length} bytes; at most {self._max_bytes} are accepted")
+        if flags & Flag.SPILLED:
+            number = self._group_of[index]
+            group = self.groups[number]
+            assert group is not None
+            try:
+                return receive_exactly(group.control, length)
+            except (ControlClosed, OSError) as error:
+                raise PeerLost(number) from error
+        if length > self.layout.outbox_size:
+            raise ProtocolError(f"states {length} bytes in an area of {self.layout.outbox_size}")
+        start = index * self.layout.size + self.layout.outbox
+        return self.arena.bytes[start : start + length].tobytes()
+
+    def group_of(self, index: int) -> int:
+        """The group that holds environment ``index``."""
+        return self._group_of[index]
+
+    def abandon(self, group: int) -> None:
+        """Stop expecting anything from a group."""
+        held = self.groups[group]
+        if held is not None:
+            held.abandoned = True
+            self._pending = [(at, g) for at, g in self._pending if g is not held]
+
+    def close(self) -> None:
+        """Free descriptors; the memory goes with the last array over it. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            for group in self.groups:
+                if group is not None:
+                    self._free(group)
+
+    @staticmethod
+    def _ring_self(group: Group) -> None:
+        # A guest that filled the pipe has woken the reader already; never block here.
+        poller = select.poll()
+        poller.register(group.done.writer, select.POLLOUT)
+        if poller.poll(0):
+            os.write(group.done.writer, _RING)
+
+    def _put(self, index: int, data: bytes, spills: list[tuple[Group, bytes]]) -> None:
+        self._in_lengths[index] = len(data)
+        if len(data) > self.layout.inbox_size:
+            group = self.groups[self._group_of[index]]
+            if group is not None:
+                spills.append((group, data))
+            return
+        start = index * self.layout.size + self.layout.inbox
+        self.arena.bytes[start : start + len(data)] = memoryview(data)
+
+    def _free(self, group: Group) -> None:
+        group.wake.close()
+        group.done.close()

@@ -1,0 +1,218 @@
+"""The configuration as frozen records: every key with its unit, its meaning and its default.
+
+This is the one place a key is declared; the JSON Schema, the reference page and the messages about mistakes are all
+derived from it. Types are strict: ``"8"`` and ``true`` are not integers, and an unknown key is an error, never ignored.
+Nothing here reads files, imports an environment or looks at the machine.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.json_schema import JsonSchemaValue
+
+from agentenv.config.names import EntryPoint, EnvName, Identifier, Policy, check_entry_point, check_render_mode
+from agentenv.config.values import Command, FilePath, Keywords, Variables
+
+MAX_COUNT = 100_000
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+RuntimeName = Literal["auto", "bubblewrap", "process", "firecracker", "qemu"]
+IsolationLevel = Literal["vm", "sandbox", "process"]
+RenderMode = Literal["rgb_array", "ansi", "rgb_array_list"]
+
+
+class Record(BaseModel):
+    """Base of the tables: frozen, and refusing keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class WrapperConfig(Record):
+    """A Gymnasium wrapper to put around the environment."""
+
+    wrapper: EntryPoint = Field(description="The wrapper as module:callable; called with the environment first.")
+    kwargs: Keywords = Field(default={}, description="Keyword arguments of the wrapper.")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> JsonSchemaValue:
+        table: JsonSchemaValue = handler.resolve_ref_schema(handler(core_schema))
+        return {"anyOf": [{"type": "string", "pattern": table["properties"]["wrapper"]["pattern"]}, {**table}]}
+
+
+def _as_wrapper(value: object) -> object:
+    return {"wrapper": check_entry_point(value)} if isinstance(value, str) else value
+
+
+class EnvironmentDefaults(Record):
+    """What may be said of one environment, or in the defaults of all of them."""
+
+    env: EnvName | None = Field(
+        default=None,
+        description="A Gymnasium id, or module:callable. Without it, and without command: the built-in GridWorld.",
+    )
+    env_kwargs: Keywords = Field(
+        default={},
+        description='Keyword arguments of the environment. The string "@none" stands for None, which TOML lacks.',
+    )
+    wrappers: tuple[Annotated[WrapperConfig, BeforeValidator(_as_wrapper)], ...] = Field(
+        default=(),
+        description="Wrappers put around it, the first innermost: module:callable, or a table with its kwargs.",
+    )
+    command: Command | None = Field(
+        default=None, description="Instead of env: a program and its arguments, run in the sandbox to its end."
+    )
+    policy: Policy = Field(
+        default="random",
+        description='Who acts in a run without a trainer: "random", or module:callable. Ignored by trainers.',
+    )
+    episodes: int = Field(default=1, strict=True, ge=1, description="Episodes to play in a run without a trainer.")
+    max_episode_steps: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        description="Steps after which an episode is truncated. Unset: as the environment is registered.",
+    )
+    seed: int | None = Field(
+        default=None,
+        strict=True,
+        ge=0,
+        description="Seed of the first reset; copy i of a count uses seed + i. Unset: derived from the global seed.",
+    )
+    env_vars: Variables = Field(
+        default={},
+        description="Environment variables inside the sandbox. Numbers and booleans become strings; null omits one.",
+    )
+    memory_mb: int = Field(default=512, strict=True, ge=16, description="Memory limit in MiB.")
+    vcpu_count: float = Field(default=1.0, strict=True, gt=0, description="CPU limit in cores; fractions are allowed.")
+    pids: int = Field(default=128, strict=True, ge=4, description="Most processes and threads at once.")
+    disk_mb: int = Field(default=64, strict=True, ge=1, description="Size in MiB of /tmp and of /dev/shm, each.")
+    network: bool = Field(default=False, strict=True, description="Whether the sandbox may reach a network.")
+    start_timeout_s: float = Field(
+        default=60.0, strict=True, gt=0, description="Seconds the environment may take to be built and ready."
+    )
+    reset_timeout_s: float = Field(default=120.0, strict=True, gt=0, description="Seconds one reset may take.")
+    step_timeout_s: float = Field(default=60.0, strict=True, gt=0, description="Seconds one step may take.")
+    timeout_s: float | None = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        description="Seconds a command may take in all. Unset: no limit. Only with command.",
+    )
+    invalid_action: Literal["error", "clip"] = Field(
+        default="error", description="What an action outside its space does: raise an error, or be clipped into a Box."
+    )
+    render_mode: Annotated[RenderMode | None, check_render_mode] = Field(
+        default=None, description='Gymnasium render mode. "human" is refused: there is no display inside a sandbox.'
+    )
+    max_message_mb: int = Field(
+        default=64, strict=True, ge=1, description="Largest observation plus info in MiB that the host accepts."
+    )
+    kernel_image: FilePath | None = Field(
+        default=None,
+        description="Kernel for VM runtimes, relative to this file. Noted in the log and ignored elsewhere.",
+    )
+    rootfs_image: FilePath | None = Field(
+        default=None,
+        description="Root file system for VM runtimes, relative to this file. Noted and ignored elsewhere.",
+    )
+
+
+class EnvironmentIdentity(Record):
+    """What only an environment itself can say, never the defaults."""
+
+    id: Identifier = Field(description="Name of the environment, unique in the file; a directory and a host name.")
+    count: int = Field(
+        default=1, strict=True, ge=1, le=MAX_COUNT, description="Copies. More than one are named id-0, id-1 and so on."
+    )
+
+
+# The bases stand in this order because pydantic lists the fields of the last one first, and the id should come first.
+class EnvironmentConfig(EnvironmentDefaults, EnvironmentIdentity):
+    """One environment, with the defaults merged under what it says itself."""
+
+    model_config = ConfigDict(json_schema_extra={"not": {"required": ["env", "command"]}})
+
+
+class GlobalConfig(Record):
+    """What holds for the whole run."""
+
+    name: Identifier | None = Field(
+        default=None, description="Name of the run. Unset: the name of the file without .toml."
+    )
+    log_level: LogLevel = Field(default="info", description="Least severity that is logged.")
+    runtime: RuntimeName = Field(
+        default="auto", description="What isolates the environments; auto takes the strongest that works here."
+    )
+    isolation: IsolationLevel | None = Field(
+        default=None,
+        description="Least isolation that is accepted, vm being the most. Unset: whatever the runtime gives.",
+    )
+    max_parallel_envs: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        description="Most environments running at once. Unset: what the machine has room for.",
+    )
+    envs_per_sandbox: int = Field(
+        default=1,
+        strict=True,
+        ge=1,
+        description="Environments that share one sandbox, for speed at the price of isolation.",
+    )
+    seed: int | None = Field(
+        default=None,
+        strict=True,
+        ge=0,
+        description="Seed from which every unset environment seed is derived. Unset: random.",
+    )
+    run_dir: FilePath = Field(
+        default="runs",
+        description="Directory that receives one folder a run, relative to where the command is started.",
+    )
+
+
+class GlobalTable(GlobalConfig):
+    """What holds for the whole run, and the defaults of its environments."""
+
+    defaults: EnvironmentDefaults = Field(
+        default_factory=EnvironmentDefaults,
+        description="Any key of an environment but id and count, for every environment that does not say otherwise.",
+    )
+
+
+class BubblewrapConfig(Record):
+    """Settings of the bubblewrap runtime."""
+
+    binary: FilePath | None = Field(
+        default=None,
+        description="The bwrap program. Unset: the one on PATH, else the one that was installed with agentenv.",
+    )
+    nested: Literal["auto", "never"] = Field(
+        default="auto", description="Fork environments inside one outer sandbox where the kernel allows it, or never."
+    )
+
+
+class ConfigTable(Record):
+    """A configuration file."""
+
+    global_: GlobalTable = Field(
+        default_factory=GlobalTable, alias="global", description="What holds for the whole run."
+    )
+    environments: tuple[EnvironmentConfig, ...] = Field(min_length=1, description="The environments to run.")
+    bubblewrap: BubblewrapConfig = Field(
+        default_factory=BubblewrapConfig, description="Settings of the bubblewrap runtime."
+    )
+
+
+def keys_of(record: type[Record]) -> tuple[str, ...]:
+    """The keys a table accepts, as written in the file."""
+    return tuple(field.alias or name for name, field in record.model_fields.items())
+
+
+def as_plain(record: Record) -> dict[str, Any]:
+    """A record as JSON values, without the keys that are unset or empty."""
+    # Not mode="json", which turns an infinite keyword argument into null in some versions of pydantic.
+    dumped = {key: list(value) if isinstance(value, tuple) else value for key, value in record.model_dump().items()}
+    return {key: value for key, value in dumped.items() if value is not None and value not in ([], {})}

@@ -1,0 +1,1 @@
+"""The faces of agentenv: what a trainer steps, and the built-in GridWorld."""

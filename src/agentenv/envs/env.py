@@ -1,0 +1,226 @@
+"""One isolated environment as an ordinary ``gymnasium.Env``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from gymnasium.envs.registration import EnvSpec
+
+from agentenv.config import Config, config_from_keywords
+from agentenv.envs.source import Source, choose_environment, env_name, split_source
+from agentenv.errors import ClosedError, InvalidAction
+from agentenv.fleet.context import RunContext
+from agentenv.fleet.fleet import Answer, Fleet
+from agentenv.wire.batch import ActionCheck
+from agentenv.wire.layout import Reader, Writer, plan
+from agentenv.wire.opaque import Opaque
+from agentenv.wire.slot import Op
+from agentenv.wire.values import encode
+
+_RESERVED = ("reset", "step", "close", "render")
+_NOTHING = Answer({})
+
+
+class AgentENV(gymnasium.Env[Any, Any]):
+    """An environment that lives in a sandbox of its own and behaves as if it lived here.
+
+    Example:
+        >>> env = AgentENV.from_env("CartPole-v1", memory_mb=256)
+        >>> observation, info = env.reset(seed=1)
+        >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        >>> env.close()
+
+    Observations are fresh arrays of the space's dtype and shape; Discrete observations are ints; the reward is a float.
+    Actions are converted to the action space's dtype, and must be inside it (``invalid_action``).
+
+    Every method may raise ``EnvError`` (the environment's own exception, as text), ``SandboxDied`` or ``StepTimeout``.
+    After ``SandboxDied`` or ``StepTimeout`` the next ``reset`` starts a new sandbox.
+    """
+
+    def __init__(self, source: Source, *, env_id: str | None = None, render_mode: str | None = None) -> None:
+        """Start the sandbox and build the environment in it.
+
+        Args:
+            source: Path of a TOML file, a ``Config``, a dict of either form, or
+                ``{"config_file": path, "env_id": id}``.
+            env_id: Which environment of the configuration; the first one by default.
+            render_mode: Overrides the configuration's.
+
+        Raises:
+            ConfigError: The configuration is wrong.
+            RuntimeUnavailable: This machine cannot run it.
+            EnvError: The environment's constructor raised.
+        """
+        config, chosen_id = split_source(source, env_id)
+        environment = choose_environment(config, chosen_id)
+        if render_mode is not None:
+            environment = type(environment).model_validate(
+                {**environment.model_dump(exclude_none=True), "render_mode": render_mode}
+            )
+        self.env_id = environment.id
+        self._environment = environment
+        self._context = RunContext(config, [environment], record=False)
+        self._closed = False
+        try:
+            self._fleet = Fleet(self._context, [environment])
+        except BaseException:
+            self._closed = True
+            self._context.close()
+            raise
+        self._open_views()
+        seeds, seeded = self._context.seeds, environment.seed is not None or config.global_.seed is not None
+        self._first_seed = seeds.environment(self.env_id, seed=environment.seed) if seeded else None
+        if seeded:
+            self.action_space.seed(seeds.actions(self.env_id))
+        self.metadata = {**self._fleet.metadata, "render_modes": _render_modes(self._fleet.metadata)}
+        self.render_mode = self._fleet.render_mode
+        self.spec = _make_spec(config, self.env_id, self._fleet.spec_id)
+
+    @classmethod
+    def from_env(cls, env: str | Callable[..., Any], **keywords: Any) -> AgentENV:
+        """An environment by its Gymnasium id or ``module:callable``, without a file.
+
+        Args:
+            env: The id, ``module:callable``, or an importable class or function.
+            **keywords: Every key of an ``[[environments]]`` table and of ``[global]``.
+
+        Raises:
+            ConfigError: A keyword is unknown or wrong.
+        """
+        return cls(config_from_keywords(env_name(env), **keywords))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; see ``gymnasium.Env.reset``.
+
+        Without a seed, the first reset uses the configuration's, where it has one.
+        """
+        fleet = self._opened()
+        if fleet.dead():
+            fleet.revive()
+            self._open_views()
+        if seed is None:
+            seed = self._first_seed
+        self._first_seed = None
+        super().reset(seed=seed)
+        payload = encode([None if seed is None else int(seed), options])
+        fleet.exchange(Op.RESET, self._environment.reset_timeout_s, None, [payload])
+        answer = fleet.answer(0) if fleet.channel.flags[0] else _NOTHING
+        return self._read(answer.observation), answer.info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one action; see ``gymnasium.Env.step``.
+
+        Raises:
+            InvalidAction: The action is not in the action space; nothing was sent.
+        """
+        fleet = self._opened()
+        action = self._check(action)
+        try:
+            variable = self._write(action)
+        except ValueError as error:
+            raise InvalidAction(str(error)) from None
+        channel = fleet.channel
+        channel.post(Op.STEP, None, [encode(variable)] if self._variable_action else None)
+        fleet.wait(self._environment.step_timeout_s)
+        answer = fleet.answer(0) if channel.flags[0] else _NOTHING
+        return (
+            self._read(answer.observation),
+            float(channel.rewards[0]),
+            bool(channel.terminated[0]),
+            bool(channel.truncated[0]),
+            answer.info,
+        )
+
+    def render(self) -> Any:
+        """The frame (uint8 array, shape (height, width, 3)) or text of the environment's render mode."""
+        return self._opened().call(Op.RENDER, None, [0], self._environment.step_timeout_s)[0]
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the environment (or read an attribute) with plain data, and return plain data.
+
+        Raises:
+            ValueError: The name is one the environment protocol uses itself.
+            TypeError: The result is not plain data.
+        """
+        if name in _RESERVED:
+            raise ValueError(f"call({name!r}): use {name}() itself")
+        fleet = self._opened()
+        return plain(fleet.call(Op.CALL, [name, list(args), kwargs], [0], self._environment.step_timeout_s)[0], name)
+
+    def get_attr(self, name: str) -> Any:
+        """An attribute of the environment, through its wrappers; plain data only."""
+        return self.call(name)
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set an attribute of the environment to plain data."""
+        self._opened().call(Op.SET, [name, value], [0], self._environment.step_timeout_s)
+
+    def close(self) -> None:
+        """End the environment and its sandbox. Idempotent; always leaves nothing behind."""
+        if not getattr(self, "_closed", True):
+            self._closed = True
+            try:
+                self._fleet.close()
+            finally:
+                self._context.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _open_views(self) -> None:
+        fleet = self._fleet
+        self.observation_space = fleet.single_observation_space
+        if not hasattr(self, "action_space"):
+            self.action_space = fleet.single_action_space
+        actions, observations = plan(fleet.single_action_space), plan(fleet.single_observation_space)
+        self._check = ActionCheck(fleet.single_action_space, self._environment.invalid_action).apply_one
+        self._variable_action = actions.variable
+        memory = fleet.channel.arena.bytes
+        self._write = Writer(actions, memory[fleet.slot.action :]).write
+        self._read: Callable[[Sequence[object]], Any] = Reader(observations, memory[fleet.slot.observation :]).read
+
+    def _opened(self) -> Fleet:
+        if self._closed:
+            raise ClosedError(f"environment {self.env_id!r} is closed")
+        return self._fleet
+
+
+def plain(value: Any, name: str) -> Any:
+    """The value, unless it is only the description of an object that cannot leave the sandbox.
+
+    Raises:
+        TypeError: It is.
+    """
+    if isinstance(value, Opaque):
+        raise TypeError(
+            f"{name!r} is a {value.type_name}, which stays inside the sandbox; only plain data (numbers, text, lists,"
+            f" dicts, numpy arrays) comes out. It looks like {value.text:.200}"
+        )
+    return value
+
+
+def make_from_spec(config: Config, env_id: str, render_mode: str | None = None) -> AgentENV:
+    """What ``AgentENV.spec`` makes another one with."""
+    return AgentENV(config, env_id=env_id, render_mode=render_mode)
+
+
+def _make_spec(config: Config, env_id: str, inner: str | None) -> EnvSpec:
+    name = (inner or "Env-v0").rpartition("/")[2]
+    return EnvSpec(
+        id=f"agentenv/{name}",
+        entry_point="agentenv.envs.env:make_from_spec",
+        kwargs={"config": config, "env_id": env_id},
+        order_enforce=False,
+        disable_env_checker=True,
+    )
+
+
+def _render_modes(metadata: dict[str, Any]) -> list[str]:
+    """The environment's render modes, without "human": there is no display inside a sandbox."""
+    return [mode for mode in metadata.get("render_modes") or [] if mode != "human"]
+
+
+

@@ -1,0 +1,332 @@
+"""Many isolated environments as one ordinary ``gymnasium.vector.VectorEnv``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from agentenv.config import config_from_keywords
+from agentenv.envs.env import plain
+from agentenv.envs.source import Source, env_name, refuse_commands, split_source
+from agentenv.errors import ClosedError, SandboxError
+from agentenv.fleet.context import RunContext
+from agentenv.fleet.fleet import Answer, Fleet
+from agentenv.wire.batch import ActionBatch, ActionCheck
+from agentenv.wire.layout import plan
+from agentenv.wire.slot import Op
+from agentenv.wire.values import encode
+
+_RESERVED = ("reset", "step", "close", "render")
+
+
+class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
+    """Environments in sandboxes of their own, stepped together through shared memory.
+
+    Example:
+        >>> vec = AgentVectorEnv.from_env("CartPole-v1", num_envs=8)
+        >>> observations, infos = vec.reset(seed=1)
+        >>> observations, rewards, terminated, truncated, infos = vec.step(vec.action_space.sample())
+        >>> vec.close()
+
+    Returns exactly what ``gymnasium.vector.SyncVectorEnv`` returns over the same environments: observations batched as
+    ``batch_space`` says, rewards float64 (n,), terminated and truncated bool (n,), infos as a dict of arrays with masks.
+
+    A failure of one environment is raised with its ``index`` after all others have answered. One that died is
+    started again by the next ``reset``; until then ``step`` raises.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        envs_per_sandbox: int | None = None,
+    ) -> None:
+        """Start all sandboxes and build the environments in them.
+
+        Args:
+            source: As for ``AgentENV``; every environment of it is part of the vector.
+            autoreset_mode: When a finished environment is reset.
+            copy: Return observations of their own; False returns views of shared memory, which the next step
+                overwrites.
+            envs_per_sandbox: Environments that share one sandbox (and its fate); default from the configuration.
+
+        Raises:
+            ConfigError, RuntimeUnavailable, EnvError: As for ``AgentENV``.
+            ValueError: Two environments have different spaces.
+        """
+        config, env_id = split_source(source, None)
+        members = list(config.expand())
+        if env_id is not None:
+            members = [member for member in members if member.id == env_id]
+        refuse_commands(config, members)
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.copy = copy
+        self.closed = True
+        self._members = members
+        self._failed: dict[int, SandboxError] = {}
+        self._context = RunContext(config, members, record=False)
+        try:
+            self._fleet = Fleet(
+                self._context,
+                members,
+                autoreset=self.autoreset_mode.value,
+                envs_per_sandbox=envs_per_sandbox or config.global_.envs_per_sandbox,
+                in_vector=True,
+            )
+            self.closed = False
+        except BaseException:
+            self._context.close()
+            raise
+        fleet = self._fleet
+        self.num_envs = len(members)
+        self.single_observation_space = fleet.single_observation_space
+        self.single_action_space = fleet.single_action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.metadata = {**fleet.metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = fleet.render_mode
+        actions = plan(self.single_action_space)
+        modes = {member.invalid_action for member in members}
+        self._check_actions = ActionCheck(self.single_action_space, "error" if "error" in modes else "clip").apply
+        self._write_actions = ActionBatch(self.single_action_space, actions, fleet.action_bytes).write
+        self._variable = plan(self.single_observation_space).variable
+        self._step_timeout_s = max(member.step_timeout_s for member in members)
+        self._reset_timeout_s = max(member.reset_timeout_s for member in members)
+        self._ended: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
+        self._variables: list[Sequence[object]] = [()] * self.num_envs
+        self._seed_from(config.global_.seed)
+
+    @classmethod
+    def from_env(
+        cls,
+        env: str | Callable[..., Any],
+        num_envs: int = 1,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        **keywords: Any,
+    ) -> AgentVectorEnv:
+        """``num_envs`` copies of an environment, without a file; keywords as for ``AgentENV.from_env``."""
+        config = config_from_keywords(env_name(env), num_envs=num_envs, **keywords)
+        return cls(config, autoreset_mode=autoreset_mode, copy=copy)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode in every environment, or in those of a mask; see ``gymnasium.vector.VectorEnv.reset``.
+
+        Args:
+            seed: One int (environment i gets ``seed + i``) or one for each; without, the first reset uses the
+                configuration's, where it has any.
+            options: Passed to every environment; ``reset_mask`` (bool array, shape (n,)) selects which are reset.
+        """
+        fleet = self._opened()
+        seeds = self._spread(seed)
+        chosen, options = self._split_mask(options)
+        if fleet.dead():
+            revived = fleet.revive()
+            outside = [index for index in revived if chosen is not None and index not in chosen]
+            chosen = None if chosen is None else sorted({*chosen, *outside})
+            for index in revived:
+                self._failed.pop(index, None)
+        members = list(range(self.num_envs)) if chosen is None else chosen
+        payloads = [encode([seeds[index], options]) for index in members]
+        self._ended[members] = False
+        self._exchange(Op.RESET, self._reset_timeout_s, None if chosen is None else members, payloads)
+        infos: dict[str, Any] = {}
+        answers = self._answers(members)
+        for index in members:
+            if index in answers:
+                infos = self._add_info(infos, answers[index].info, index)
+        return self._observe(), infos
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Take one action in every environment; see ``gymnasium.vector.VectorEnv.step``.
+
+        Raises:
+            InvalidAction: The batch does not fit; nothing was sent.
+            ResetNeeded: Autoreset is disabled and an environment's episode is over.
+        """
+        if self._failed or self.closed:
+            self._refuse()
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
+            raise ResetNeeded(
+                f"environments {np.flatnonzero(self._ended).tolist()} have ended their episodes and autoreset is disabled:"
+                ' call reset(options={"reset_mask": mask}) first'
+            )
+        fleet = self._fleet
+        variable = self._write_actions(self._check_actions(actions))
+        channel = fleet.channel
+        try:
+            channel.post(Op.STEP, None, None if variable is None else [encode(values) for values in variable])
+            fleet.wait(self._step_timeout_s)
+        except SandboxError as error:
+            self._remember(error)
+            raise
+        terminated = channel.terminated != 0
+        truncated = channel.truncated != 0
+        infos: dict[str, Any] = {}
+        if channel.flags.any():
+            infos = self._collect()
+        self._ended = terminated | truncated
+        return self._observe(), channel.rewards.copy(), terminated, truncated, infos
+
+    def render(self) -> tuple[Any, ...] | None:
+        """One frame of each environment."""
+        fleet = self._opened()
+        return tuple(fleet.call(Op.RENDER, None, range(self.num_envs), self._step_timeout_s))
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every environment (or read an attribute) with plain data; one result each."""
+        if name in _RESERVED:
+            raise ValueError(f"call({name!r}): use {name}() itself")
+        fleet = self._opened()
+        values = fleet.call(Op.CALL, [name, list(args), kwargs], range(self.num_envs), self._step_timeout_s)
+        return tuple(plain(value, name) for value in values)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of every environment, through its wrappers; plain data only."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute: a list or tuple gives each environment its own value, anything else goes to all.
+
+        Raises:
+            ValueError: A list or tuple of another length than the number of environments.
+        """
+        fleet = self._opened()
+        each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            raise ValueError(f"set_attr({name!r}): expected {self.num_envs} values, got {len(each)}")
+        payloads = [encode([name, value]) for value in each]
+        self._exchange(Op.SET, self._step_timeout_s, None, payloads)
+        for index in range(self.num_envs):
+            fleet.answer(index)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End all environments and sandboxes; called by ``close``, which is idempotent."""
+        try:
+            self._fleet.close()
+        finally:
+            self._context.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "closed", True):
+            self.close()
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seeds of the environments' generators, one each."""
+        return self.get_attr("np_random_seed")
+
+    # -- parts of a step
+
+    def _collect(self) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        flagged = np.flatnonzero(self._fleet.channel.flags).tolist()
+        answers = self._answers(flagged)
+        finals = self._fleet.finals
+        for index in flagged:
+            answer = answers[index]
+            if answer.final_info is not None:
+                final = finals.take(index, answer.final_observation)
+                infos = self._add_info(infos, {"final_obs": final, "final_info": answer.final_info}, index)
+            infos = self._add_info(infos, answer.info, index)
+        return infos
+
+    def _answers(self, members: Sequence[int]) -> dict[int, Answer]:
+        """Decode all answers that carry more than the fixed fields; raises the first failure after reading all."""
+        fleet, flags = self._fleet, self._fleet.channel.flags
+        answers: dict[int, Answer] = {}
+        failure: SandboxError | None = None
+        for index in members:
+            if flags[index]:
+                try:
+                    answers[index] = fleet.answer(index)
+                    if self._variable:
+                        self._variables[index] = answers[index].observation
+                except SandboxError as error:
+                    self._remember(error)
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+        return answers
+
+    def _observe(self) -> Any:
+        if self.copy:
+            return self._fleet.observations.copy(self._variables if self._variable else None)
+        if self._variable:
+            return self._fleet.observations.copy(self._variables)
+        return self._fleet.observations.views
+
+    def _exchange(self, op: Op, timeout_s: float, members: list[int] | None, payloads: list[bytes]) -> None:
+        try:
+            self._fleet.exchange(op, timeout_s, members, payloads)
+        except SandboxError as error:
+            self._remember(error)
+            raise
+
+    def _remember(self, error: SandboxError) -> None:
+        """Keep in mind which environments are gone, so that the next step says so instead of returning old values."""
+        for index in self._fleet.dead():
+            self._failed[index] = error
+
+    def _refuse(self) -> None:
+        self._opened()
+        raise next(iter(self._failed.values()))
+
+    def _spread(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            seeds, self._first_seeds = self._first_seeds, [None] * self.num_envs
+            return seeds
+        self._first_seeds = [None] * self.num_envs
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + index for index in range(self.num_envs)]
+        seeds = [None if value is None else int(value) for value in seed]
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"expected one seed or {self.num_envs}, one for each environment; got {len(seeds)}")
+        return seeds
+
+    def _seed_from(self, root: int | None) -> None:
+        seeds = self._context.seeds
+        self._first_seeds: list[int | None] = [
+            seeds.environment(member.id, seed=member.seed) if member.seed is not None or root is not None else None
+            for member in self._members
+        ]
+        if root is not None:
+            self.action_space.seed(seeds.actions("vector"))
+
+    def _split_mask(self, options: dict[str, Any] | None) -> tuple[list[int] | None, dict[str, Any] | None]:
+        if options is None or "reset_mask" not in options:
+            return None, options
+        rest = {key: value for key, value in options.items() if key != "reset_mask"}
+        mask = options["reset_mask"]
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            found = f"an array of {mask.dtype}" if isinstance(mask, np.ndarray) else type(mask).__name__
+            raise TypeError(f"options['reset_mask']: expected a numpy array of bool, got {found}")
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"options['reset_mask']: expected shape ({self.num_envs},), got {mask.shape}")
+        if not mask.any():
+            raise ValueError("options['reset_mask']: expected at least one True")
+        return np.flatnonzero(mask).tolist(), rest
+
+    def _opened(self) -> Fleet:
+        if self.closed:
+            raise ClosedError("the vector environment is closed")
+        return self._fleet
+
+
+

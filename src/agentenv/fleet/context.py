@@ -1,0 +1,196 @@
+"""What the environments of one run share: runtime, logs, watch, seeds, run directory.
+
+The composition root: the only place that knows how a configuration becomes a runtime's options.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentenv.config import Config, EnvironmentConfig
+from agentenv.fleet.known import implementation, registrar
+from agentenv.fleet.output import SandboxOutput
+from agentenv.fleet.rundir import RunDir
+from agentenv.fleet.seeds import Seeds
+from agentenv.fleet.watch import Watch, raise_descriptor_limit
+from agentenv.sandbox.contract import EnvRequest, Runtime, RuntimeOptions, SandboxSpec
+from agentenv.sandbox.registry import choose, open_runtime
+from agentenv.sandbox.runtimes._runid import new_run_id
+
+logger = logging.getLogger("agentenv.fleet")
+
+GRIDWORLD = "agentenv.envs.gridworld:GridWorld"
+_GRIDWORLD_STEPS = 200
+_DESCRIPTORS_PER_SANDBOX = 8
+
+_open: weakref.WeakSet[RunContext] = weakref.WeakSet()
+
+
+class RunContext:
+    """Everything that is opened once for a run and closed once after it.
+
+    Attributes:
+        config: The configuration.
+        run: Directory of the run, or None when nothing is to be written.
+        seeds: Streams of random numbers, by environment id.
+        output: Standard output and error of all sandboxes.
+        watch: Notices deaths and deadlines.
+    """
+
+    def __init__(self, config: Config, environments: Sequence[EnvironmentConfig], *, record: bool) -> None:
+        """Open the runtime; the first sandbox waits until it is up.
+
+        Args:
+            config: The configuration.
+            environments: The environments that may be started, expanded.
+            record: Whether the run leaves a directory.
+
+        Raises:
+            RuntimeUnavailable: This machine cannot give what was asked.
+        """
+        self.config = config
+        self.run_id = new_run_id()
+        self.runtime_name = choose(config.global_.runtime, config.global_.isolation)
+        self.seeds = Seeds(config.global_.seed)
+        self._closed = False
+        self._note_ignored(environments)
+        raise_descriptor_limit(_DESCRIPTORS_PER_SANDBOX * len(environments))
+        self.run: RunDir | None = None
+        if record:
+            root = config.resolve(config.global_.run_dir)
+            self.run = RunDir.create(root, config.name, self.run_id)
+        self.output = SandboxOutput(self._log_directory)
+        self.watch = Watch()
+        try:
+            self.runtime: Runtime = open_runtime(self.runtime_name, self._options(environments))
+        except BaseException:
+            self.watch.close()
+            self.output.close()
+            raise
+        _open.add(self)
+
+    def spec(self, sandbox_id: str, environments: Sequence[EnvironmentConfig]) -> SandboxSpec:
+        """What the runtime must know to start these environments in one sandbox; limits add up."""
+        first = environments[0]
+        out: Path | None = None
+        if first.command is not None and self.run is not None:
+            out = self.run.environment(sandbox_id).out
+            out.mkdir(exist_ok=True)
+        variables: dict[str, str] = {}
+        for environment in environments:
+            variables.update(environment.env_vars)
+        return SandboxSpec(
+            id=sandbox_id,
+            envs=tuple(self._request(environment) for environment in environments if environment.command is None),
+            command=tuple(first.command or ()),
+            variables=variables,
+            memory_mb=sum(environment.memory_mb for environment in environments),
+            vcpu_count=sum(environment.vcpu_count for environment in environments),
+            pids=sum(environment.pids for environment in environments),
+            disk_mb=sum(environment.disk_mb for environment in environments),
+            network=any(environment.network for environment in environments),
+            directory=str(self.config.base_dir),
+            out=out,
+            start_timeout_s=max(environment.start_timeout_s for environment in environments),
+        )
+
+    def close(self) -> None:
+        """End every sandbox and free everything. Synchronous, idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.watch.close()
+        try:
+            self.runtime.close()
+        finally:
+            self.output.close()
+
+    def _log_directory(self, sandbox_id: str) -> Path | None:
+        return None if self.run is None else self.run.environment(sandbox_id).path
+
+    def _request(self, environment: EnvironmentConfig) -> EnvRequest:
+        name = environment.env or GRIDWORLD
+        limit = environment.max_episode_steps
+        if environment.env is None and limit is None:
+            limit = _GRIDWORLD_STEPS
+        return EnvRequest(
+            env=name,
+            imports=() if ":" in name or (module := registrar(name)) is None else (module,),
+            kwargs=environment.env_kwargs,
+            wrappers=tuple({"wrapper": w.wrapper, "kwargs": dict(w.kwargs)} for w in environment.wrappers),
+            max_episode_steps=limit,
+            render_mode=environment.render_mode,
+            global_seed=self.seeds.environment(environment.id, seed=environment.seed),
+        )
+
+    def _options(self, environments: Sequence[EnvironmentConfig]) -> RuntimeOptions:
+        base = str(self.config.base_dir)
+        paths = [os.path.abspath(path) for path in sys.path]
+        if base not in paths:
+            paths.append(base)
+        binary = self.config.bubblewrap.binary
+        return RuntimeOptions(
+            run_id=self.run_id,
+            paths=tuple(dict.fromkeys(paths)),
+            preload=_installed_modules(environments),
+            network=any(environment.network for environment in environments),
+            out_root=None if self.run is None else self.run.path,
+            binary=None if binary is None else str(self.config.resolve(binary)),
+            nested=self.config.bubblewrap.nested,
+        )
+
+    def _note_ignored(self, environments: Sequence[EnvironmentConfig]) -> None:
+        for environment in environments:
+            if environment.kernel_image or environment.rootfs_image:
+                logger.info(
+                    "%s: kernel_image and rootfs_image are used by VM runtimes only; ignored by runtime %r",
+                    environment.id,
+                    self.runtime_name,
+                )
+            if environment.env is None and environment.command is None:
+                logger.info("%s: neither env nor command is set: running the built-in GridWorld", environment.id)
+
+
+def _installed_modules(environments: Sequence[EnvironmentConfig]) -> tuple[str, ...]:
+    """Modules of installed packages that the environments come from, worth importing once for all.
+
+    A module of the user's own project is not among them: it is imported inside each sandbox, behind the wall.
+    """
+    found: dict[str, None] = {}
+    for environment in environments:
+        name = environment.env or GRIDWORLD
+        if environment.command is not None:
+            continue
+        modules = [name.partition(":")[0]] if ":" in name else [registrar(name), implementation(name)]
+        for module in modules:
+            if module and _is_installed(module):
+                found[module] = None
+    return tuple(found)
+
+
+def _is_installed(module: str) -> bool:
+    """Whether the module's top-level package lies in the Python installation (found without importing it)."""
+    from importlib.machinery import PathFinder
+
+    top = module.partition(".")[0]
+    if top == "agentenv":
+        return True
+    spec = PathFinder.find_spec(top)
+    origin = spec.origin if spec is not None else None
+    if origin is None:
+        return False
+    return os.path.realpath(origin).startswith((os.path.realpath(sys.prefix) + "/", os.path.realpath(sys.base_prefix) + "/"))
+
+
+def _close_all() -> None:
+    for context in list(_open):
+        context.close()
+
+
+atexit.register(_close_all)

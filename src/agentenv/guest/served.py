@@ -1,0 +1,197 @@
+"""One environment as the host sees it: a slot of shared memory with requests in and answers out.
+
+The autoreset modes of ``gymnasium.vector`` are done here, beside the environment, so that a finished episode costs
+no second round trip. The order of calls on the environment is exactly ``SyncVectorEnv``'s.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import numpy as np
+
+from agentenv.wire import slot
+from agentenv.wire.layout import Reader, Writer, plan
+from agentenv.wire.slot import Flag, Op, SlotLayout
+from agentenv.wire.values import decode, encode
+
+_RECORD_LIMIT = 1 << 30
+
+
+class Served:
+    """An environment and its slot.
+
+    Attributes:
+        spill: Payload that did not fit into the slot and must follow on the control socket.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        memory: memoryview,
+        layout: SlotLayout,
+        attach: dict[str, Any],
+        control: socket.socket,
+    ) -> None:
+        self.env = env
+        self.spill: bytes | None = None
+        self._control = control
+        self._memory = memory
+        self._layout = layout
+        self._mode: str = attach["autoreset"]
+        self._max_bytes: int = attach["max_bytes"]
+        self._words = memory[: slot.HEADER].cast("Q")
+        self._floats = memory[: slot.HEADER].cast("d")
+        actions, observations = plan(env.action_space), plan(env.observation_space)
+        self._fixed_action = not actions.variable
+        array = np.frombuffer(memory, dtype=np.uint8)
+        self._read_action = Reader(actions, array[layout.action :], numpy_scalars=True).read
+        self._write_observation = Writer(observations, array[layout.observation :]).write
+        self._write_final = Writer(observations, array[layout.final :]).write
+        self._ended = False
+        self._handlers = {
+            Op.RESET: self._reset,
+            Op.RENDER: self._render,
+            Op.CALL: self._call,
+            Op.SET: self._set,
+        }
+
+    def due(self, ticket: int) -> bool:
+        """Whether the host asks this slot with this wake-up."""
+        return bool(self._words[slot.TICKET // 8] == ticket)
+
+    def serve(self) -> bool:
+        """Answer the request in the slot; False when it was the last one."""
+        words = self._words
+        try:
+            op = words[slot.OP // 8]
+            if op == Op.STEP:
+                self._step()
+            elif op == Op.CLOSE:
+                words[slot.FLAGS // 8] = 0
+                return False
+            else:
+                self._handlers[Op(op)](self._request())
+        except Exception as error:
+            from agentenv.guest.envhost import failure
+
+            self._answer(Flag.ERROR, failure(error))
+        return True
+
+    def close(self) -> None:
+        """Close the environment; what it raises then is of no use to anybody any more, so it is only printed."""
+        try:
+            self.env.close()
+        except Exception as error:
+            print(f"agentenv: close() raised {type(error).__name__}: {error}")
+
+    def send_spill(self) -> None:
+        """Send the payload that did not fit."""
+        payload, self.spill = self.spill, None
+        if payload is not None:
+            self._control.sendall(payload)
+
+    def _step(self) -> None:
+        memory = self._memory
+        if self._fixed_action:
+            action = self._read_action()
+        else:
+            action = self._read_action(self._request())
+        if self._ended and self._mode != "Disabled":
+            if self._mode == "NextStep":
+                self._ended = False
+                observation, info = self.env.reset()
+                self._floats[slot.REWARD // 8] = 0.0
+                memory[slot.TERMINATED] = memory[slot.TRUNCATED] = 0
+                self._publish(observation, info)
+                return
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._floats[slot.REWARD // 8] = reward if type(reward) is float else _scalar(reward)
+        memory[slot.TERMINATED] = 1 if terminated else 0
+        memory[slot.TRUNCATED] = 1 if truncated else 0
+        self._ended = False
+        if terminated or truncated:
+            if self._mode == "SameStep":
+                # The final observation is stored before reset(), which may reuse the environment's own buffer.
+                final_variable = self._write_final(observation)
+                final_info = info
+                observation, info = self.env.reset()
+                variable = self._write_observation(observation)
+                self._answer(Flag.RECORD | Flag.FINAL, [info, variable, final_info, final_variable])
+                return
+            self._ended = True
+        self._publish(observation, info)
+
+    def _publish(self, observation: Any, info: dict[str, Any]) -> None:
+        variable = self._write_observation(observation)
+        if variable:
+            self._answer(Flag.RECORD, [info, variable, None, None])
+        elif info:
+            self._answer(Flag.INFO, info)
+        else:
+            self._words[slot.FLAGS // 8] = 0
+
+    def _reset(self, request: Any) -> None:
+        seed, options = request
+        self._ended = False
+        self._floats[slot.REWARD // 8] = 0.0
+        self._memory[slot.TERMINATED] = self._memory[slot.TRUNCATED] = 0
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._publish(observation, info)
+
+    def _render(self, _request: Any) -> None:
+        self._answer(Flag.VALUE, self.env.render())
+
+    def _call(self, request: Any) -> None:
+        name, args, kwargs = request
+        found = self.env.get_wrapper_attr(name) if hasattr(self.env, "get_wrapper_attr") else getattr(self.env, name)
+        self._answer(Flag.VALUE, found(*args, **kwargs) if callable(found) else found)
+
+    def _set(self, request: Any) -> None:
+        name, value = request
+        if hasattr(self.env, "set_wrapper_attr"):
+            self.env.set_wrapper_attr(name, value)
+        else:
+            setattr(self.env, name, value)
+        self._answer(Flag.VALUE, None)
+
+    def _request(self) -> Any:
+        length = self._words[slot.IN_LENGTH // 8]
+        if length > self._layout.inbox_size:
+            from agentenv.guest.control import receive_exactly
+
+            data = receive_exactly(self._control, length)
+        else:
+            data = bytes(self._memory[self._layout.inbox : self._layout.inbox + length])
+        return decode(data, max_bytes=_RECORD_LIMIT)
+
+    def _answer(self, flags: int, value: Any) -> None:
+        payload = encode(value)
+        length = len(payload)
+        if length > self._max_bytes:
+            raise ValueError(
+                f"the environment returned {length / 1e6:.0f} MB of info or variable-size data in one answer; at most"
+                f" {self._max_bytes / 1e6:.0f} MB are accepted: raise max_message_mb or return less"
+            )
+        words = self._words
+        words[slot.OUT_LENGTH // 8] = length
+        if length > self._layout.outbox_size:
+            self.spill = payload
+            flags |= Flag.SPILLED
+        else:
+            outbox = self._layout.outbox
+            self._memory[outbox : outbox + length] = payload
+        words[slot.FLAGS // 8] = int(flags)
+
+
+def _scalar(reward: Any) -> float:
+    """A reward of any sane shape as a float: python and numpy scalars, arrays of one element.
+
+    Raises:
+        ValueError: It is not one number.
+    """
+    array = np.asarray(reward)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise ValueError(f"the reward must be one number; got {type(reward).__name__} {reward!r:.200}")
+    return float(array.reshape(()).item())

@@ -1,0 +1,1 @@
+"""Sandboxes: the contract every driver obeys, and the drivers."""

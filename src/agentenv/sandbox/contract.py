@@ -1,0 +1,228 @@
+"""What every runtime promises: the text all drivers obey and the conformance suite checks.
+
+A ``Runtime`` makes ``Sandbox`` objects; a sandbox is one isolated machine-like thing holding one or more environments or a
+command. The rules, for every driver:
+
+- ``create`` returns sandboxes that have built their environments, or raises with nothing left behind.
+- A sandbox touches nothing outside it: its death, a flood of output, a full disk or exhausted memory are its own.
+- ``destroy`` is synchronous, idempotent, never raises for a sandbox that is already dead, and leaves no process,
+  mount, control group, socket or file.
+- ``cause`` tells why a dead sandbox died; failures of the machinery are never reported as the environment's.
+- When the process that owns the runtime dies, by whatever means, its sandboxes end without help.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from agentenv.errors import Cause
+
+ISOLATION_ORDER = ("process", "sandbox", "vm")
+"""Kinds of isolation, weakest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvRequest:
+    """One environment to build inside a sandbox.
+
+    Attributes:
+        env: Gymnasium id, ``module:Id-v0`` or ``module:callable``.
+        imports: Modules to import first, which register the id.
+        kwargs: Keyword arguments for it; plain data.
+        wrappers: Each ``{"wrapper": "module:callable", "kwargs": {...}}``, innermost first.
+        max_episode_steps: Truncate after so many steps; None keeps the environment's own limit.
+        render_mode: Passed to the environment when not None.
+        global_seed: Seeds ``random`` and ``numpy.random`` in the sandbox; None draws from the system.
+    """
+
+    env: str
+    imports: Sequence[str] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wrappers: Sequence[Mapping[str, Any]] = ()
+    max_episode_steps: int | None = None
+    render_mode: str | None = None
+    global_seed: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data for the control socket."""
+        return {
+            "env": self.env,
+            "imports": list(self.imports),
+            "kwargs": dict(self.kwargs),
+            "wrappers": [dict(wrapper) for wrapper in self.wrappers],
+            "max_episode_steps": self.max_episode_steps,
+            "render_mode": self.render_mode,
+            "global_seed": self.global_seed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """Everything a runtime needs to know about one sandbox.
+
+    Attributes:
+        id: Unique in the run; names the host, the control group and the logs.
+        envs: The environments to build; empty for a command.
+        command: Program and arguments to run instead of environments.
+        variables: Environment variables, complete but for what the runtime itself adds.
+        memory_mb: Limit of memory, MiB.
+        vcpu_count: CPUs' worth of time; fractions allowed.
+        pids: Limit of processes and threads.
+        disk_mb: Size of each of /tmp and /dev/shm, MiB.
+        network: Whether the host's network is reachable.
+        directory: Working directory inside; must be visible there.
+        out: Host directory shown as /out, writable; None for no /out.
+        start_timeout_s: Seconds until ``create`` gives up.
+    """
+
+    id: str
+    envs: tuple[EnvRequest, ...] = ()
+    command: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    memory_mb: int = 512
+    vcpu_count: float = 1.0
+    pids: int = 128
+    disk_mb: int = 64
+    network: bool = False
+    directory: str = "/"
+    out: Path | None = None
+    start_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """What a runtime needs once, before its first sandbox.
+
+    Attributes:
+        run_id: Names control groups; carries the owner's pid and start time for the sweep.
+        paths: ``sys.path`` for the environments, in order.
+        preload: Installed modules worth importing once instead of in every sandbox.
+        network: Whether any sandbox will ask for network.
+        out_root: Directory under which every ``SandboxSpec.out`` lies, or None.
+        binary: Path of the runtime's program, or None to look for it.
+        nested: "auto", or "never" to give every sandbox an outer wall of its own.
+    """
+
+    run_id: str
+    paths: tuple[str, ...]
+    preload: tuple[str, ...] = ()
+    network: bool = False
+    out_root: Path | None = None
+    binary: str | None = None
+    nested: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What trying a runtime on this machine showed.
+
+    Attributes:
+        name: The runtime's name.
+        isolation: "vm", "sandbox" or "process".
+        works: Whether something really ran in it.
+        detail: What was found, in a sentence.
+        remedy: What to do where it does not work or enforces less than it could; may be empty.
+        limits: For each of memory, cpu, pids, disk, network: what enforces it, or "not enforced".
+    """
+
+    name: str
+    isolation: str
+    works: bool
+    detail: str
+    remedy: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a sandbox uses now.
+
+    Attributes:
+        cpu_s: CPU seconds since its start.
+        memory_bytes: Memory it does not share with others.
+        processes: Processes alive in it.
+        oom_kills: Kills by the memory limit so far.
+    """
+
+    cpu_s: float
+    memory_bytes: int
+    processes: int
+    oom_kills: int = 0
+
+
+class Output(Protocol):
+    """Where the standard output and error of sandboxes go. Owned by the caller of the runtime."""
+
+    def take(self, sandbox_id: str, stream: str, fd: int) -> None:
+        """Own the read end of a pipe; ``stream`` is "stdout" or "stderr"."""
+
+    def drain(self, sandbox_id: str) -> None:
+        """Read what is still in the pipes of a sandbox that ended, without waiting."""
+
+    def tail(self, sandbox_id: str, lines: int = 20) -> str:
+        """Its last lines, safe for a terminal."""
+
+    def release(self, sandbox_id: str) -> None:
+        """Close what was taken for this sandbox."""
+
+
+class Sandbox(Protocol):
+    """One running sandbox.
+
+    Attributes:
+        spec: What was asked.
+        pid: Its first process, as the host numbers it.
+        pidfd: Becomes readable when that process ends.
+        control: The host's end of its control socket.
+        introductions: For each environment: its spaces and metadata, as the guest described them (hostile data).
+    """
+
+    spec: SandboxSpec
+    pid: int
+    pidfd: int
+    control: socket.socket
+    introductions: list[dict[str, Any]]
+
+    def attach(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Hand over shared memory and bells; the guest starts serving."""
+
+    def alive(self) -> bool:
+        """Whether its first process still runs."""
+
+    def kill(self, reason: Cause | None = None) -> None:
+        """End it at once, with everything in it; ``reason`` is what ``cause`` will then say."""
+
+    def cause(self) -> Cause:
+        """Why it ended. Only for a sandbox that is not alive."""
+
+    def usage(self) -> Usage | None:
+        """What it uses now, or None when it is gone."""
+
+    def destroy(self) -> None:
+        """End it and free everything; see the module's rules."""
+
+
+class Runtime(Protocol):
+    """A way to run sandboxes, opened for one run."""
+
+    name: str
+    isolation: str
+
+    def create(self, specs: Sequence[SandboxSpec], output: Output) -> list[Sandbox]:
+        """Start sandboxes, all at once, and wait until their environments are built.
+
+        Raises:
+            EnvError: An environment's own constructor raised.
+            SandboxDied, StepTimeout: It ended or did not finish building in time.
+            RuntimeUnavailable: The machinery refuses.
+        """
+
+    def limits(self) -> Mapping[str, str]:
+        """As ``Probe.limits``, for the run as opened."""
+
+    def close(self) -> None:
+        """End every sandbox and the runtime itself. Synchronous and idempotent."""

@@ -1,0 +1,1 @@
+"""Drivers, and the named parts they share."""

@@ -1,0 +1,120 @@
+"""Starting many cells at once: every step is sent to all of them before anybody is waited for."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentenv.sandbox.contract import Output, SandboxSpec
+from agentenv.sandbox.runtimes._cell import CellSandbox
+from agentenv.sandbox.runtimes._cgroup import Cgroup, CgroupRun
+from agentenv.sandbox.runtimes._zygote import ZygoteProcess
+
+logger = logging.getLogger("agentenv.sandbox")
+
+MAX_OPEN_FILES = 4096
+
+
+def base_variables(spec: SandboxSpec) -> dict[str, str]:
+    """What every environment finds in os.environ besides its own ``env_vars``."""
+    threads = str(max(1, int(spec.vcpu_count)))
+    variables = {
+        "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/tmp/home",
+        "USER": "agentenv",
+        "LANG": "C.UTF-8",
+        "AGENTENV_ID": spec.id,
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "SDL_VIDEODRIVER": "dummy",
+        "SDL_AUDIODRIVER": "dummy",
+        "MPLBACKEND": "Agg",
+        "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if sys.prefix != sys.base_prefix:
+        variables["VIRTUAL_ENV"] = sys.prefix
+    return variables
+
+
+def settings_for(
+    spec: SandboxSpec, *, isolated: bool, enforced: bool, view: Mapping[str, Any], paths: Sequence[str]
+) -> dict[str, Any]:
+    """The message that turns a new cell into this sandbox.
+
+    Args:
+        spec: What was asked.
+        isolated: Whether privileges are dropped and system calls filtered.
+        enforced: Whether a control group holds memory and processes; else per-process limits stand in.
+        view: The mounts of the cell.
+        paths: ``sys.path``, for the PYTHONPATH of commands.
+    """
+    rlimits = {"open_files": MAX_OPEN_FILES}
+    if isolated:
+        rlimits["disk_mb"] = spec.disk_mb
+        if not enforced:
+            rlimits.update(memory_mb=spec.memory_mb, pids=spec.pids)
+    variables = base_variables(spec)
+    if spec.command:
+        variables["PYTHONPATH"] = ":".join(paths)
+    variables.update(spec.variables)
+    return {
+        "id": spec.id,
+        "envs": [request.to_json() for request in spec.envs],
+        "command": list(spec.command),
+        "variables": variables,
+        "directory": spec.directory,
+        "rlimits": rlimits,
+        "isolated": isolated,
+        "view": dict(view),
+    }
+
+
+def create_cells(
+    specs: Sequence[SandboxSpec],
+    output: Output,
+    *,
+    zygote_for: Callable[[int], ZygoteProcess],
+    settings: Callable[[SandboxSpec], dict[str, Any]],
+    groups: CgroupRun | None,
+    nested: bool,
+    gentle: bool,
+) -> list[CellSandbox]:
+    """Start one cell for each spec; all or none.
+
+    Args:
+        specs: What to start.
+        output: Takes their output.
+        zygote_for: The zygote that forks cell number i.
+        settings: The settings message of a spec.
+        groups: Where control groups may be made, or None.
+        nested: Whether cells get namespaces of their own.
+        gentle: See ``CellSandbox``.
+    """
+    cells: list[CellSandbox] = []
+    try:
+        for number, spec in enumerate(specs):
+            group: Cgroup | None = None
+            if groups is not None:
+                group = groups.create(
+                    spec.id, memory_mb=spec.memory_mb, vcpu_count=spec.vcpu_count, pids=spec.pids
+                )
+            cell = CellSandbox(spec, output, group, gentle=gentle)
+            cells.append(cell)
+            zygote_for(number).spawn(cell.guest_end, nested=nested, network=spec.network)
+        started = time.monotonic()
+        for cell in cells:
+            cell.hello(started + cell.spec.start_timeout_s)
+            cell.admit(settings(cell.spec))
+        for cell in cells:
+            cell.await_ready(started + cell.spec.start_timeout_s)
+    except BaseException:
+        for cell in cells:
+            cell.destroy()
+        raise
+    return cells

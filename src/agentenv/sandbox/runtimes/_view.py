@@ -1,0 +1,170 @@
+"""What of the host's file system an environment sees: a pure decision from paths to a list of read-only binds.
+
+The rule: what the caller can import, the environment can - the Python installation, the system's libraries, and the
+directories on ``sys.path``. Never a whole home directory, and never a directory that contains one; of such a
+directory only its modules and packages are shown, one by one.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_SYSTEM = ("/usr", "/nix/store", "/gnu/store")
+_SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC = (
+    "alternatives",
+    "ca-certificates",
+    "fonts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "OpenCL",
+    "os-release",
+    "pki",
+    "protocols",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "timezone",
+    "vulkan",
+)
+_NETWORK_ETC = ("gai.conf", "host.conf", "hosts", "nsswitch.conf", "resolv.conf")
+_TOO_WIDE = ("/", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/opt", "/proc", "/run", "/srv", "/sys", "/tmp", "/var")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What to bind read-only, at the same path.
+
+    Attributes:
+        binds: Existing files and directories, parents before children, none inside another.
+        links: Symbolic links to recreate: (path, target).
+        notes: What was left out, in sentences for the log.
+    """
+
+    binds: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+
+def homes() -> frozenset[str]:
+    """Directories that are somebody's home: the caller's, root's, and all of /home."""
+    found = {os.path.expanduser("~"), "/root"}
+    try:
+        found.add(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        pass
+    try:
+        found.update(entry.path for entry in os.scandir("/home") if entry.is_dir())
+    except OSError:
+        pass
+    return frozenset(os.path.realpath(path) for path in found if path and path != "/")
+
+
+def is_too_wide(path: str, home_directories: Iterable[str]) -> bool:
+    """Whether a directory must not be shown whole: a home, a parent of one, or a general directory of the system."""
+    real = os.path.realpath(path)
+    if real in _TOO_WIDE:
+        return True
+    prefix = real.rstrip("/") + "/"
+    return any(home == real or home.startswith(prefix) for home in home_directories)
+
+
+def _importable(path: str) -> list[str]:
+    """The modules and packages directly in a directory."""
+    found = []
+    try:
+        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.name.endswith((".py", ".so")) and entry.is_file():
+            found.append(entry.path)
+        elif entry.is_dir() and os.path.isfile(os.path.join(entry.path, "__init__.py")):
+            found.append(entry.path)
+    return found
+
+
+def _interpreter_chain(executable: str) -> list[str]:
+    """The directories a chain of symbolic links to the interpreter passes through."""
+    found, path = [], executable
+    for _ in range(40):
+        found.append(os.path.dirname(os.path.abspath(path)))
+        if not os.path.islink(path):
+            break
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    return found
+
+
+def editable_directories() -> list[str]:
+    """Directories that import hooks of editable installs map packages to."""
+    found: list[str] = []
+    for finder in sys.meta_path:
+        module = sys.modules.get(getattr(finder, "__module__", ""))
+        if module is not None and module.__name__.startswith("__editable__"):
+            mapping = getattr(module, "MAPPING", {})
+            found.extend(str(path) for path in mapping.values())
+    return found
+
+
+def plan_view(
+    paths: Sequence[str],
+    *,
+    directories: Sequence[str] = (),
+    network: bool = False,
+    home_directories: Iterable[str] | None = None,
+) -> View:
+    """Decide what an environment sees.
+
+    Args:
+        paths: The ``sys.path`` it will have.
+        directories: Further directories wanted whole, such as the configuration's own.
+        network: Whether name resolution must work.
+        home_directories: Homes to protect; None looks for them.
+    """
+    protected = homes() if home_directories is None else frozenset(home_directories)
+    wanted: list[str] = [path for path in _SYSTEM if os.path.isdir(path)]
+    links: list[tuple[str, str]] = []
+    notes: list[str] = []
+    for path in _SYSTEM_LINKS:
+        if os.path.islink(path):
+            links.append((path, os.readlink(path)))
+        elif os.path.isdir(path):
+            wanted.append(path)
+    for name in _ETC + (_NETWORK_ETC if network else ()):
+        if os.path.exists(f"/etc/{name}"):
+            wanted.append(f"/etc/{name}")
+    wanted.extend((sys.prefix, sys.base_prefix))
+    for candidate in (*_interpreter_chain(sys.executable), *paths, *directories, *editable_directories()):
+        path = os.path.abspath(candidate)
+        if not os.path.exists(path):
+            continue
+        if not os.path.isdir(path) or not is_too_wide(path, protected):
+            wanted.append(path)
+            continue
+        inside = _importable(path)
+        wanted.extend(inside)
+        notes.append(
+            f"{path} is on sys.path and holds more than code (a home or system directory): only the {len(inside)}"
+            " modules and packages directly in it are visible to environments; keep projects in a directory of their own"
+        )
+    # Where a path goes through a symbolic link, code may ask for either name.
+    wanted.extend([real for path in wanted if (real := os.path.realpath(path)) != path and Path(path).is_dir()])
+    return View(_without_nested(wanted), tuple(links), tuple(dict.fromkeys(notes)))
+
+
+def _without_nested(paths: Iterable[str]) -> tuple[str, ...]:
+    kept: list[str] = []
+    for path in sorted(set(paths)):
+        if not any(path == other or path.startswith(other.rstrip("/") + "/") for other in kept):
+            kept.append(path)
+    return tuple(kept)

@@ -1,0 +1,190 @@
+"""Namespace sandboxes: one bubblewrap around a run, a cell of nested namespaces for each environment in it.
+
+bubblewrap is the wall between the run and the host; the cells' own user, mount, pid, ipc, uts and network namespaces,
+a seccomp filter and the control group are the walls between environments. Works without root. Where nested user
+namespaces are refused, every environment gets a bubblewrap of its own: the same walls, a slower start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentenv.errors import ClosedError, RuntimeUnavailable
+from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
+from agentenv.sandbox.runtimes import _bwrap
+from agentenv.sandbox.runtimes._birth import create_cells, settings_for
+from agentenv.sandbox.runtimes._cgroup import open_run
+from agentenv.sandbox.runtimes._stage_plan import StagePlan, plan_stage
+from agentenv.sandbox.runtimes._view import plan_view
+from agentenv.sandbox.runtimes._zygote import Launch, ZygoteProcess, zygote_command, zygote_variables
+
+logger = logging.getLogger("agentenv.sandbox")
+
+_MIB = 1 << 20
+_OUTER_TMP_MB = 16
+
+
+class BubblewrapRuntime:
+    """See ``agentenv.sandbox.contract.Runtime``."""
+
+    name = "bubblewrap"
+    isolation = "sandbox"
+
+    def __init__(self, options: RuntimeOptions) -> None:
+        """Start the outer sandbox; the first ``create`` waits for it.
+
+        Raises:
+            RuntimeUnavailable: There is no bwrap.
+        """
+        if sys.platform != "linux":
+            raise RuntimeUnavailable("bubblewrap needs Linux", 'use runtime = "process", or a Linux virtual machine')
+        self._options = options
+        self._binary = _bwrap.find_binary(options.binary)
+        self._view = plan_view(
+            options.paths,
+            directories=[path for path in options.paths if os.path.isdir(path)],
+            network=options.network,
+        )
+        for note in self._view.notes:
+            logger.warning("%s", note)
+        self._groups = open_run(options.run_id)
+        self._sandboxes: list[Sandbox] = []
+        self._own: list[ZygoteProcess] = []
+        self._closed = False
+        self._ready = False
+        self._flat_reason = 'nested = "never" in [bubblewrap]' if options.nested == "never" else ""
+        self._stage: StagePlan = plan_stage(self._view, options.paths, options.out_root)
+        if self._stage.note:
+            logger.warning("%s", self._stage.note)
+        self._zygote: ZygoteProcess | None = None if self._flat_reason else self._start(options.preload)
+
+    def create(self, specs: Sequence[SandboxSpec], output: Output) -> list[Sandbox]:
+        """Start sandboxes; see the contract."""
+        if self._closed:
+            raise ClosedError("the runtime is closed")
+        nested = self._settle()
+        for spec in specs:
+            if spec.out is not None:
+                self._stage.give(spec.out)
+        own: list[ZygoteProcess] = []
+        if nested:
+            assert self._zygote is not None
+            if not self._zygote.alive():
+                self._zygote.close()
+                self._zygote = self._start(self._options.preload)
+                self._zygote.wait_ready()
+        else:
+            own = [self._start((), spec) for spec in specs]
+            self._own.extend(own)
+            for zygote in own:
+                zygote.wait_ready()
+        shared = self._zygote
+        cells = create_cells(
+            specs,
+            output,
+            zygote_for=(lambda _i: shared) if shared is not None and nested else own.__getitem__,  # type: ignore[arg-type, return-value]
+            settings=lambda spec: self._settings(spec, nested=nested),
+            groups=self._groups,
+            nested=nested,
+            gentle=False,
+        )
+        for cell, zygote in zip(cells, own, strict=False):
+            cell.on_destroyed = zygote.close
+        self._sandboxes.extend(cells)
+        return list(cells)
+
+    def limits(self) -> Mapping[str, str]:
+        """What enforces each limit; see ``Probe.limits``."""
+        held = self._groups
+        by = f"cgroup {held.version}" if held is not None else ""
+        return {
+            "memory": by or "rlimit (per process)",
+            "cpu": by or "not enforced",
+            "pids": by or "rlimit (per user namespace)",
+            "disk": "tmpfs size",
+            "network": "own network namespace",
+        }
+
+    def close(self) -> None:
+        """End everything; see the contract."""
+        if self._closed:
+            return
+        self._closed = True
+        for sandbox in self._sandboxes:
+            sandbox.destroy()
+        for zygote in (self._zygote, *self._own):
+            if zygote is not None:
+                zygote.close()
+        if self._groups is not None:
+            self._groups.close()
+
+    def _settle(self) -> bool:
+        """Wait for the outer sandbox once; whether cells can be nested in it."""
+        if self._zygote is None:
+            return False
+        if not self._ready:
+            self._zygote.wait_ready()
+            if self._zygote.threads > 1 and self._options.preload:
+                logger.info("importing %s starts threads; not importing it beforehand", list(self._options.preload))
+                self._zygote.close()
+                self._zygote = self._start(())
+                self._zygote.wait_ready()
+            for text in self._zygote.failed:
+                logger.debug("not imported beforehand: %s", text)
+            if self._zygote.nesting:
+                self._flat_reason = self._zygote.nesting
+                logger.warning(
+                    "nested namespaces do not work here (%s): one bubblewrap for each environment, which starts slower",
+                    self._flat_reason,
+                )
+                self._zygote.close()
+                self._zygote = None
+                return False
+            self._ready = True
+        return True
+
+    def _settings(self, spec: SandboxSpec, *, nested: bool) -> dict[str, Any]:
+        view: dict[str, Any] = {"out": None, "hidden": [], "tmpfs": [], "keep": []}
+        if nested:
+            size = spec.disk_mb * _MIB
+            if self._options.out_root is not None:
+                view["hidden"] = [_bwrap.OUT_ROOT]
+                if spec.out is not None:
+                    inside = spec.out.resolve().relative_to(self._options.out_root.resolve())
+                    view["out"] = f"{_bwrap.OUT_ROOT}/{inside}"
+            view["tmpfs"] = [["/tmp", size], ["/dev/shm", size]]
+            view["keep"] = list(self._view.binds)
+        return settings_for(
+            spec, isolated=True, enforced=self._groups is not None, view=view, paths=self._options.paths
+        )
+
+    def _start(self, preload: Sequence[str], spec: SandboxSpec | None = None) -> ZygoteProcess:
+        """An outer sandbox: for the whole run, or for one spec where cells cannot be nested."""
+        out = self._options.out_root if spec is None else spec.out
+        plan = self._stage if spec is None else plan_stage(self._view, self._options.paths, out)
+
+        def prepare(fd: int) -> Launch:
+            passwd = _bwrap.write_memory_file(
+                f"root:x:0:0:root:/:/bin/sh\nagentenv:x:{plan.uid}:{plan.gid}:agentenv:/tmp/home:/bin/sh\n"
+            )
+            group = _bwrap.write_memory_file(f"root:x:0:\nagentenv:x:{plan.gid}:\n")
+            argv = _bwrap.build_arguments(
+                self._binary,
+                self._view,
+                zygote_command(self._options.paths, preload, fd, isolated=spec is None),
+                variables=zygote_variables(),
+                network=self._options.network if spec is None else spec.network,
+                passwd_fd=passwd,
+                group_fd=group,
+                out_root=str(out) if out is not None and spec is None else None,
+                out=str(out) if out is not None and spec is not None else None,
+                disk_mb=_OUTER_TMP_MB if spec is None else spec.disk_mb,
+                source=plan.source,
+            )
+            return Launch(plan.wrap(argv), (passwd, group), {})
+
+        return ZygoteProcess(prepare, _bwrap.explain_failure)

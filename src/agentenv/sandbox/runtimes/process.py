@@ -1,0 +1,89 @@
+"""No isolation: environments as plain child processes, for debuggers and for systems without namespaces.
+
+The same zygote, the same channel and the same limits where a control group may be written, but no namespace, no
+system call filter, no private /tmp: an environment can do whatever its user can. Says so, loudly, every time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+
+from agentenv.errors import ClosedError
+from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
+from agentenv.sandbox.runtimes._birth import create_cells, settings_for
+from agentenv.sandbox.runtimes._cgroup import open_run
+from agentenv.sandbox.runtimes._zygote import Launch, ZygoteProcess, zygote_command, zygote_variables
+
+logger = logging.getLogger("agentenv.sandbox")
+
+_NO_VIEW = {"out": None, "hidden": [], "tmpfs": [], "keep": []}
+
+
+class ProcessRuntime:
+    """See ``agentenv.sandbox.contract.Runtime``."""
+
+    name = "process"
+    isolation = "process"
+
+    def __init__(self, options: RuntimeOptions) -> None:
+        """Start the zygote; the first ``create`` waits for it."""
+        logger.warning(
+            'runtime "process" gives NO isolation: environments run with all rights of this user; use it to debug only'
+        )
+        self._options = options
+        self._groups = open_run(options.run_id)
+        self._sandboxes: list[Sandbox] = []
+        self._closed = False
+        self._ready = False
+        self._zygote = self._start()
+
+    def create(self, specs: Sequence[SandboxSpec], output: Output) -> list[Sandbox]:
+        """Start sandboxes; see the contract."""
+        if self._closed:
+            raise ClosedError("the runtime is closed")
+        if self._ready and not self._zygote.alive():
+            self._zygote.close()
+            self._zygote = self._start()
+            self._ready = False
+        if not self._ready:
+            self._zygote.wait_ready()
+            self._ready = True
+        cells = create_cells(
+            specs,
+            output,
+            zygote_for=lambda _number: self._zygote,
+            settings=lambda spec: settings_for(
+                spec, isolated=False, enforced=self._groups is not None, view=_NO_VIEW, paths=self._options.paths
+            ),
+            groups=self._groups,
+            nested=False,
+            gentle=True,
+        )
+        self._sandboxes.extend(cells)
+        return list(cells)
+
+    def limits(self) -> Mapping[str, str]:
+        """What enforces each limit; see ``Probe.limits``."""
+        by = f"cgroup {self._groups.version}" if self._groups is not None else "not enforced"
+        return {"memory": by, "cpu": by, "pids": by, "disk": "not enforced", "network": "not enforced"}
+
+    def close(self) -> None:
+        """End everything; see the contract."""
+        if self._closed:
+            return
+        self._closed = True
+        for sandbox in self._sandboxes:
+            sandbox.destroy()
+        self._zygote.close()
+        if self._groups is not None:
+            self._groups.close()
+
+    def _start(self) -> ZygoteProcess:
+        def prepare(fd: int) -> Launch:
+            # What needs no isolation keeps the caller's variables too: a debugger's, a display's.
+            variables = {**os.environ, **zygote_variables()}
+            return Launch(zygote_command(self._options.paths, (), fd, isolated=False), (), variables)
+
+        return ZygoteProcess(prepare, lambda _stderr: "")

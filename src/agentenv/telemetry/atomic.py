@@ -1,0 +1,54 @@
+"""Replacing a file as a whole: readers see the old content or the new, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from agentenv.errors import ResourceLimit
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Writes a temporary file beside it, syncs, renames, syncs the directory.
+
+    On any error the old file is untouched and the temporary one is gone.
+
+    Raises:
+        ResourceLimit: the disk or the quota is full.
+        OSError: it cannot be written for another reason.
+    """
+    try:
+        fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
+        try:
+            with open(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                # mkstemp's 0600 is for secrets; these files are for whoever may read the directory.
+                os.fchmod(fd, 0o644)
+                os.fsync(fd)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        _sync_directory(path.parent)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message = f"{path} needs {len(data)} bytes of disk and there is no room; the previous file is kept"
+            raise ResourceLimit(error.errno, message) from error
+        raise
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        # Some network file systems cannot sync a directory; the rename has happened all the same.
+        if error.errno not in (errno.EINVAL, errno.EBADF):
+            raise
+    finally:
+        os.close(fd)

@@ -1,0 +1,112 @@
+"""Where everything lies in one environment's shared memory, and the numbers both sides agree on.
+
+The host plans the layout from spaces it has rebuilt and checked itself, and tells the guest the offsets; what
+the guest says about lengths is compared with these and nothing else. A slot is a whole number of pages so that
+slot *i* can be mapped at ``base + i * size`` and a batch be read as one strided array. No I/O here.
+
+    word  written by  meaning
+    0     host        TICKET: number of the request; the guest serves a slot whose ticket equals its group's
+    8     host        OP: what is asked (Op)
+    16    host        IN_LENGTH: bytes of the request's payload
+    24    host        GROUP_TICKET (first slot of a sandbox only): increases by one per wake-up
+    64    guest       GROUP_DONE (first slot only): the last group ticket that was served completely
+    72    guest       FLAGS of the answer (Flag); 0 means a plain step without info
+    80    guest       OUT_LENGTH: bytes of the answer's payload
+    88    guest       reward, float64
+    96    guest       terminated, one byte, 0 or 1
+    97    guest       truncated, one byte, 0 or 1
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import IntEnum, IntFlag
+from typing import Any
+
+PAGE = 4096
+_ALIGN = 64
+
+TICKET, OP, IN_LENGTH, GROUP_TICKET = 0, 8, 16, 24
+GROUP_DONE, FLAGS, OUT_LENGTH, REWARD, TERMINATED, TRUNCATED = 64, 72, 80, 88, 96, 97
+HEADER = 128
+
+
+class Op(IntEnum):
+    """What the host asks of an environment."""
+
+    STEP = 1
+    RESET = 2
+    RENDER = 3
+    CALL = 4
+    SET = 5
+    CLOSE = 6
+
+
+class Flag(IntFlag):
+    """What an answer carries besides the fixed fields."""
+
+    INFO = 1
+    """The payload is the info dict alone."""
+    RECORD = 2
+    """The payload is a list: [info, variable leaves of the observation, final info, variable leaves of the final one]."""
+    FINAL = 4
+    """The episode ended in this step and the environment was reset: the final observation is in its own area."""
+    VALUE = 8
+    """The payload is the result of RENDER or CALL."""
+    ERROR = 16
+    """The environment raised; the payload is [type name, message, traceback]."""
+    SPILLED = 32
+    """The payload did not fit and follows on the control socket."""
+
+
+def _round(n: int, to: int) -> int:
+    return (n + to - 1) // to * to
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLayout:
+    """Offsets and sizes, in bytes, of the areas of one slot.
+
+    Attributes:
+        action: Offset of the action's fixed leaves.
+        observation: Offset of the observation's fixed leaves.
+        final: Offset of the final observation's fixed leaves (equal to ``observation`` where there is none).
+        inbox: Offset of the request's payload; ``inbox_size`` bytes.
+        outbox: Offset of the answer's payload; ``outbox_size`` bytes.
+        size: The whole slot, a multiple of the page.
+    """
+
+    action: int
+    observation: int
+    final: int
+    inbox: int
+    inbox_size: int
+    outbox: int
+    outbox_size: int
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The layout as plain numbers, for the attach message."""
+        return asdict(self)
+
+
+def plan_slot(
+    action_bytes: int, observation_bytes: int, *, final: bool, variable: bool, outbox_bytes: int = 2048
+) -> SlotLayout:
+    """Lay out one slot.
+
+    Args:
+        action_bytes: Bytes of the action's fixed leaves.
+        observation_bytes: Bytes of the observation's fixed leaves.
+        final: Whether an answer may carry a final observation (same-step autoreset).
+        variable: Whether spaces hold variable-size leaves, which travel in the payload areas.
+        outbox_bytes: Least room for an answer's payload; larger ones spill to the control socket.
+    """
+    inbox_size = 2048 if variable else 512
+    action = HEADER
+    observation = _round(action + action_bytes, _ALIGN)
+    final_at = _round(observation + observation_bytes, _ALIGN) if final else observation
+    inbox = _round(final_at + observation_bytes, _ALIGN)
+    outbox = _round(inbox + inbox_size, _ALIGN)
+    size = _round(outbox + max(outbox_bytes, 16384 if variable else 0), PAGE)
+    return SlotLayout(action, observation, final_at, inbox, inbox_size, outbox, size - outbox, size)
