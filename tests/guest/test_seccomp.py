@@ -18,13 +18,14 @@ PROBE = Path(__file__).with_name("seccomp_probe.py")
 SOURCE = Path(seccomp.__file__).parents[2]
 
 
-def run_python(*command: str | Path) -> str:
+def run_python(*command: str | Path, cwd: Path | None = None) -> str:
     done = subprocess.run(
         list(map(str, command)),
         capture_output=True,
         text=True,
         timeout=60,
         stdin=subprocess.DEVNULL,
+        cwd=cwd,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE)},
     )
     assert done.returncode == 0, done.stderr
@@ -175,7 +176,7 @@ def test_ordinary_programs_work_under_it(what, tmp_path):
     script.write_text(
         "if __name__ == '__main__':\n    from agentenv.guest import seccomp\n    seccomp.install()\n" + WORKS[what]
     )
-    run_python(sys.executable, "-W", "ignore", script)
+    run_python(sys.executable, "-W", "ignore", script, cwd=tmp_path)
 
 
 def test_the_filter_covers_threads_that_were_there_before_and_children():

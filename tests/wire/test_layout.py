@@ -30,6 +30,8 @@ def as_read(space: Space[Any], value: Any) -> Any:
         return {key: as_read(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(as_read(part, item) for part, item in zip(space.spaces, value, strict=True))
+    if isinstance(space, spaces.Box):
+        return np.asarray(value)  # Box samples 0-d values as scalars
     return int(value) if isinstance(space, spaces.Discrete) else value
 
 
@@ -97,7 +99,7 @@ BOX = spaces.Box(-1, 1, (2,))
         (spaces.MultiBinary(2), [0, 1], np.array([0, 1], np.int8)),
         (spaces.MultiDiscrete([3, 3]), (0, 1), np.array([0, 1])),
         (spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)]), [1, 0], (1, 0)),
-        (spaces.Dict(b=spaces.Discrete(2), a=spaces.Text(2)), {"b": 1, "a": "x"}, {"a": "x", "b": 1}),
+        (spaces.Dict(b=spaces.Discrete(2), a=spaces.Text(2)), {"a": "x", "b": 1}, {"b": 1, "a": "x"}),
     ],
 )
 def test_lenient_forms_are_accepted(space: Space[Any], value: object, expected: object) -> None:
@@ -105,7 +107,7 @@ def test_lenient_forms_are_accepted(space: Space[Any], value: object, expected: 
     assert_same(reader.read(writer.write(value)), expected)
 
 
-NESTED = spaces.Dict(pos=spaces.Tuple([BOX, spaces.Discrete(2)]), id=spaces.Text(3))
+NESTED = spaces.Dict({"id": spaces.Text(3), "pos": spaces.Tuple([BOX, spaces.Discrete(2)])})
 
 
 @pytest.mark.parametrize(
@@ -208,6 +210,15 @@ def test_variable_values_must_be_all_there() -> None:
         (spaces.Graph(BOX, None), (1, 2, 3)),
         (spaces.OneOf([spaces.Discrete(2)]), (5, 0)),
         (spaces.OneOf([spaces.Discrete(2)]), (0, 2)),
+        (
+            spaces.Graph(BOX, BOX),
+            spaces.GraphInstance(np.zeros((1, 2), np.float32), np.zeros((1, 2), np.float32), np.array([[0, 1]])),
+        ),
+        (spaces.Graph(BOX, None), spaces.GraphInstance(None, None, None)),
+        (spaces.Graph(BOX, None), spaces.GraphInstance(np.zeros((1, 3)), None, None)),
+        (spaces.Sequence(BOX), ({"a": 1},)),
+        (spaces.OneOf([spaces.Tuple([spaces.Discrete(2)])]), (0, 1)),
+        (spaces.OneOf([spaces.Dict(a=BOX)]), (0, {"b": 1})),
         (ForeignSpace("a.B", "B()", np.dtype(str)), b"x"),
     ],
     ids=str,
@@ -233,3 +244,8 @@ def test_buffer_is_checked(buffer: np.ndarray[Any, Any]) -> None:
     for kind in (Writer, Reader):
         with pytest.raises(ValueError, match="expected a contiguous uint8 array of 8 bytes or more"):
             kind(plan(BOX), buffer)
+
+
+def test_scalars_of_0d_items_are_members_without_a_warning() -> None:
+    check_variable(spaces.Sequence(spaces.Box(0, 1, ()), stack=True), np.ones(3, np.float32))
+    check_variable(spaces.Sequence(spaces.Box(0, 1, ())), (np.float32(1), 0.5))

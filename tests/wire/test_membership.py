@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agentenv.errors import InvalidAction
 from agentenv.testing.exact import assert_same
 from agentenv.testing.spaces import any_space, samples
+from agentenv.wire.layout import Writer, plan
 from agentenv.wire.membership import ActionCheck
 
 BOX = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 5], np.float32))
@@ -26,10 +27,17 @@ def test_sampled_actions_pass_unchanged(space: Space[Any], data: st.DataObject) 
     for mode in ("error", "clip"):
         check = ActionCheck(space, mode)
         (value,) = data.draw(samples(space, 1))
-        assert_same(check.apply_one(value), value)
+        assert_same(stored(space, check.apply_one(value)), stored(space, value))
         batched = batch_space(space, 3)
         (batch,) = data.draw(samples(batched, 1))
         assert_same(check.apply(batch), batch)
+
+
+def stored(space: Space[Any], value: Any) -> tuple[bytes, list[object]]:
+    layout = plan(space)
+    block = np.zeros(layout.nbytes, np.uint8)
+    variable = Writer(layout, block).write(value)
+    return block.tobytes(), variable
 
 
 def test_array_inside_is_returned_itself() -> None:

@@ -115,7 +115,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         **keywords: Any,
     ) -> AgentVectorEnv:
         """``num_envs`` copies of an environment, without a file; keywords as for ``AgentENV.from_env``."""
-        config = config_from_keywords(env_name(env), num_envs=num_envs, **keywords)
+        config = config_from_keywords(env_name(env), count=num_envs, **keywords)
         return cls(config, autoreset_mode=autoreset_mode, copy=copy)
 
     def reset(

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from agentenv.errors import InvalidAction
+from agentenv.wire.contains import contains
 from agentenv.wire.fitting import describe
 from agentenv.wire.plan import Branch, Leaf, Part, name_path, plan
 from agentenv.wire.writer import check_items, check_mapping
@@ -101,14 +102,8 @@ def _check_branch(branch: Branch, children: list[_Check]) -> _Check:
 
 
 def _check_variable(space: Space[Any], where: str, batched: bool) -> _Check:
-    def contains(value: Any) -> bool:
-        try:
-            return bool(space.contains(value))
-        except Exception:  # a value of another structure makes some spaces raise
-            return False
-
     def check_one(value: Any) -> Any:
-        if not contains(value):
+        if not contains(space, value):
             raise InvalidAction(f"{where}: expected a value of {space}, got {describe(value)}")
         return value
 
@@ -116,7 +111,7 @@ def _check_variable(space: Space[Any], where: str, batched: bool) -> _Check:
         if not isinstance(values, (tuple, list)):
             raise InvalidAction(f"{where}: expected a tuple with one value per environment, got {describe(values)}")
         for index, value in enumerate(values):
-            if not contains(value):
+            if not contains(space, value):
                 raise InvalidAction(f"{where}: action {index}: expected a value of {space}, got {describe(value)}")
         return values
 
@@ -143,6 +138,7 @@ def _check_discrete(leaf: Leaf, batched: bool) -> _Check:
     space: Any = leaf.space
     where = name_path(leaf.path, "action")
     low, high = int(space.start), int(space.start) + int(space.n) - 1
+    dtype = leaf.dtype
     array_type = np.ndarray
 
     def refuse(value: int, index: int | None) -> InvalidAction:
@@ -169,7 +165,7 @@ def _check_discrete(leaf: Leaf, batched: bool) -> _Check:
         if min(numbers) < low or max(numbers) > high:
             index = next(i for i, number in enumerate(array.tolist()) if not low <= number <= high)
             raise refuse(int(array[index]), index)
-        return array
+        return array if array.dtype == dtype else array.astype(dtype)  # loses nothing: the values are in range
 
     return check_batch if batched else check_one
 
@@ -200,19 +196,27 @@ class _Bounds:
         array = values
         if type(array) is not np.ndarray or array.dtype is not self.dtype or array.shape[self.batched :] != self.shape:
             array = _as_array(values, self.where, self.shape, self.batched, self.kinds)
-            if array.dtype != self.dtype and self.dtype.kind == "f" and array.dtype.kind == "f":
+            if array.dtype != self.dtype and self.dtype.kind == "f":
                 # Judge what the environment will see: a float64 an ulp above a float32 bound is that bound.
                 with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                     array = array.astype(self.dtype)
         inside = (array >= self.low) & (array <= self.high)
         if inside.all():
-            return array
-        if self.clips and not (array.dtype.kind == "f" and np.isnan(array).any()):
-            return np.clip(array, self.low, self.high)
-        raise self._refuse(array, inside)
+            return self._cast(array)
+        outside = ~inside
+        if self.clips:
+            nans = np.isnan(array)
+            if not nans.any():
+                return self._cast(np.clip(array, self.low, self.high))
+            outside = nans
+        raise self._refuse(array, outside)
 
-    def _refuse(self, array: np.ndarray[Any, Any], inside: np.ndarray[Any, Any]) -> InvalidAction:
-        index = tuple(int(i) for i in np.argwhere(~np.atleast_1d(inside))[0]) if self.ndim else ()
+    def _cast(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        # Loses nothing: the values are within bounds that have this dtype.
+        return array if array.dtype == self.dtype else array.astype(self.dtype)
+
+    def _refuse(self, array: np.ndarray[Any, Any], outside: np.ndarray[Any, Any]) -> InvalidAction:
+        index = tuple(int(i) for i in np.argwhere(outside)[0]) if self.ndim else ()
         element = index[1:] if self.batched else index
         low, high = self.low[element], self.high[element]
         place = f"{self.where}: action {index[0]}" if self.batched else self.where
