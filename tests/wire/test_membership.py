@@ -61,6 +61,7 @@ CLIP = 'set invalid_action = "clip", or wrap the environment with gymnasium.wrap
         (BOX, np.zeros(2), "action: expected shape (n, 2), got (2,)"),
         (BOX, [["a", "b"]], "action: expected numbers, got <U1"),
         (spaces.Box(0, 1, ()), [0.5, 2], "action: action 1: expected 0.0 to 1.0 (Box), got 2.0"),
+        (spaces.Box(0, 1, ()), np.array(2, np.float32), "action: expected shape (n,), got ()"),
         (spaces.Box(0, 1, (1,), bool), [[2]], "action: expected bool, got int64"),
         (spaces.Box(0, 9, (1,), np.int32), [[0.5]], "action: expected integers, got float64"),
         (

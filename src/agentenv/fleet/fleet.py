@@ -222,7 +222,7 @@ class Fleet:
 
     def _sandbox_id(self, group: Sequence[int]) -> str:
         first = self.members[group[0]].id
-        return first if len(group) == 1 else f"{first[:40]}+{len(group) - 1}"
+        return first if len(group) == 1 else f"{first[:48]}.and-{len(group) - 1}"
 
     def _agree_on_spaces(self) -> None:
         first = self.sandboxes[0].introductions[0]

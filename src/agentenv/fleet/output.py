@@ -18,7 +18,6 @@ class SandboxOutput:
         self._pump = LogPump()
         self._lock = threading.Lock()
         self._sinks: dict[str, dict[str, LogSink]] = {}
-        self._fds: dict[str, list[int]] = {}
 
     def take(self, sandbox_id: str, stream: str, fd: int) -> None:
         """Own the read end of a pipe."""
@@ -28,7 +27,6 @@ class SandboxOutput:
             sink = sinks.get(stream)
             if sink is None:
                 sink = sinks[stream] = LogSink(None if directory is None else directory / f"{stream}.log")
-            self._fds.setdefault(sandbox_id, []).append(fd)
         self._pump.attach(fd, sink)
 
     def drain(self, sandbox_id: str) -> None:
@@ -43,12 +41,9 @@ class SandboxOutput:
 
     def release(self, sandbox_id: str) -> None:
         """Close what was taken for this sandbox; its last lines stay readable."""
-        self.drain(sandbox_id)
-        with self._lock:
-            fds = self._fds.pop(sandbox_id, [])
-        for fd in fds:
-            self._pump.detach(fd)
         for sink in self._of(sandbox_id):
+            self._pump.drain(sink)
+            self._pump.release(sink)
             sink.close()
 
     def close(self) -> None:

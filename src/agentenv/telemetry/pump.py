@@ -99,14 +99,17 @@ class LogPump:
         if stream is not None:
             stream.end()
 
+    def release(self, sink: LogSink) -> None:
+        """Stops reading every descriptor of a sink and closes it. By sink, because a number may be another's by now."""
+        for stream in self._of(sink):
+            stream.end()
+
     def drain(self, sink: LogSink) -> None:
         """Reads what is in the sink's pipes now, without waiting; at most 1 MiB from each.
 
         For the moment after a process died: when this returns, the sink's tail holds its last words. Any thread.
         """
-        with self._lock:
-            streams = [stream for stream in self._streams.values() if stream.sink is sink]
-        for stream in streams:
+        for stream in self._of(sink):
             stream.exhaust()
 
     def close(self) -> None:
@@ -144,6 +147,10 @@ class LogPump:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _of(self, sink: LogSink) -> list[Stream]:
+        with self._lock:
+            return [stream for stream in self._streams.values() if stream.sink is sink]
 
     def _start(self) -> tuple[selectors.BaseSelector, Wake]:
         """Under ``_lock``."""

@@ -173,8 +173,6 @@ def _check_discrete(leaf: Leaf, batched: bool) -> _Check:
 class _Bounds:
     """The test for Box, MultiDiscrete and MultiBinary: a lower and an upper bound per element."""
 
-    __slots__ = ("batched", "clips", "dtype", "high", "kinds", "low", "name", "ndim", "shape", "where")
-
     def __init__(self, leaf: Leaf, mode: Mode, batched: bool) -> None:
         space: Any = leaf.space
         self.low: np.ndarray[Any, Any]
@@ -188,22 +186,32 @@ class _Bounds:
         self.name = type(space).__name__
         self.dtype, self.shape, self.batched = leaf.dtype, leaf.shape, batched
         self.ndim = len(leaf.shape) + batched
+        self.full_shape, self.full_low, self.full_high = self.shape, self.low, self.high
         self.kinds = {"f": "biuf", "b": "b"}.get(leaf.dtype.kind, "biu")
         self.where = name_path(leaf.path, "action")
         self.clips = mode == "clip" and isinstance(space, spaces.Box)
 
     def check(self, values: Any) -> Any:
         array = values
-        if type(array) is not np.ndarray or array.dtype is not self.dtype or array.shape[self.batched :] != self.shape:
+        if (
+            type(array) is not np.ndarray
+            or array.dtype is not self.dtype
+            or array.ndim != self.ndim
+            or array.shape[self.batched :] != self.shape
+        ):
             array = _as_array(values, self.where, self.shape, self.batched, self.kinds)
             if array.dtype != self.dtype and self.dtype.kind == "f":
                 # Judge what the environment will see: a float64 an ulp above a float32 bound is that bound.
                 with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                     array = array.astype(self.dtype)
-        inside = (array >= self.low) & (array <= self.high)
-        if inside.all():
+        if array.shape != self.full_shape:
+            self._expand(array.shape)
+        # Measured for (10, 4): bounds of the batch's own shape take a third of the time of broadcast ones, and a search
+        # for a zero byte a tenth of ndarray.all().
+        above, below = array >= self.full_low, array <= self.full_high
+        if 0 not in above.tobytes() and 0 not in below.tobytes():
             return self._cast(array)
-        outside = ~inside
+        outside = ~(above & below)
         if self.clips:
             nans = np.isnan(array)
             if not nans.any():
@@ -211,9 +219,15 @@ class _Bounds:
             outside = nans
         raise self._refuse(array, outside)
 
+    def _expand(self, shape: tuple[int, ...]) -> None:
+        """Repeat the bounds for a batch; the size of a batch rarely changes."""
+        self.full_low = np.broadcast_to(self.low, shape).copy()
+        self.full_high = np.broadcast_to(self.high, shape).copy()
+        self.full_shape = shape
+
     def _cast(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         # Loses nothing: the values are within bounds that have this dtype.
-        return array if array.dtype == self.dtype else array.astype(self.dtype)
+        return array if array.dtype is self.dtype else array.astype(self.dtype, copy=False)
 
     def _refuse(self, array: np.ndarray[Any, Any], outside: np.ndarray[Any, Any]) -> InvalidAction:
         index = tuple(int(i) for i in np.argwhere(outside)[0]) if self.ndim else ()
