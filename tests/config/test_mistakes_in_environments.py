@@ -133,6 +133,7 @@ IN_ENVIRONMENT = [
             ("num_env", "count"),
             ("num_envs", "count"),
             ("n_envs", "count"),
+            ("num-envs", "count"),
             ("replicas", "count"),
             ("memory", "memory_mb"),
             ("mem_mb", "memory_mb"),

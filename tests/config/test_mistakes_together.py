@@ -55,6 +55,23 @@ id = "a"
     assert found[1].message == "expected env or command, got both"
 
 
+def test_what_the_environment_itself_says_wrong_is_not_hidden_by_the_defaults(problems_of: ProblemsOf) -> None:
+    text = "[global.defaults]\nenv_vars = { A = 1, B = [] }\n" + in_environment("env_vars = { C = [], A = [] }")
+    assert [(p.where, p.path) for p in problems_of(text)] == [
+        ("f.toml:2", "global.defaults.env_vars.B"),
+        ("f.toml:5", "environments[0].env_vars.C"),
+        ("f.toml:5", "environments[0].env_vars.A"),
+    ]
+
+
+def test_the_first_of_three_has_the_id(problems_of: ProblemsOf) -> None:
+    found = problems_of(3 * in_environment(""))
+    assert [(p.where, p.hint) for p in found] == [
+        ("f.toml:5", "environments[0] (line 1) has it already"),
+        ("f.toml:8", "environments[0] (line 1) has it already"),
+    ]
+
+
 def test_the_error_reads_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "f.toml"
     path.write_text(in_environment("num_env = 8"))

@@ -113,6 +113,7 @@ def test_scaling_gives_the_total_asked_for(config: Config, data: st.DataObject) 
         ([3, 5, 2], 5, [2, 2, 1]),
         ([1, 1, 98], 10, [1, 1, 8]),
         ([1] * 50, 50, [1] * 50),
+        ([5, 5] + [1] * 10, 14, [2, 2] + [1] * 10),
     ],
 )
 def test_shares(counts: list[int], n: int, shares: list[int]) -> None:

@@ -31,16 +31,13 @@ class Channel(Protocol):
 
     Attributes:
         count: Number of environments.
-        rewards: float64 array (count,), written by the other side; copy before keeping.
-        terminated, truncated: uint8 arrays (count,); any value but 0 is true.
-        flags: uint64 array (count,), the ``Flag`` bits of the last answers.
+        status: uint64 array (count,), the ``Flag`` bits of the last answers, written by the other side; 0 is a plain step.
+        rewards: float64 array (count,), likewise; copy before keeping.
     """
 
     count: int
+    status: NDArray[Any]
     rewards: NDArray[Any]
-    terminated: NDArray[Any]
-    truncated: NDArray[Any]
-    flags: NDArray[Any]
 
     def post(self, op: Op, members: Sequence[int] | None, payloads: Sequence[bytes] | None) -> None:
         """Ask environments for something; returns before they answer.

@@ -15,7 +15,7 @@ import select
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agentenv.channel.arena import Arena, create_memory
 from agentenv.channel.contract import PeerLost
@@ -23,6 +23,7 @@ from agentenv.errors import ClosedError, ProtocolError, ResourceLimit
 from agentenv.guest.control import ControlClosed, receive_exactly
 from agentenv.wire import slot
 from agentenv.wire.slot import Flag, Op, SlotLayout
+from agentenv.wire.spin import Spin
 
 _RING = (1).to_bytes(8, "little")
 
@@ -65,21 +66,27 @@ class Bell:
 
 @dataclass(slots=True)
 class Group:
-    """One sandbox's side of the channel."""
+    """One sandbox's side of the channel.
+
+    Attributes:
+        first: Position of its first environment.
+        ticket_at, done_at: Where its two ticket words lie, in words from the start of the arena.
+        wake_fd, done_fd: The ends of the bells that the host uses at every step.
+        lost: It is dead or was ended; set by the watch.
+        abandoned: Nothing is expected of it any more.
+    """
 
     first: int
-    count: int
     control: socket.socket
     wake: Bell
     done: Bell
-    ticket: int = 0
+    ticket_at: int
+    done_at: int
+    wake_fd: int
+    done_fd: int
     lost: bool = False
     timed_out: bool = False
     abandoned: bool = False
-    members: range = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.members = range(self.first, self.first + self.count)
 
 
 class ShmChannel:
@@ -90,7 +97,7 @@ class ShmChannel:
         deadline: ``time.monotonic()`` at which the running wait is too late, or None while nobody waits. Read by the watch.
     """
 
-    def __init__(self, counts: Sequence[int], layout: SlotLayout, *, max_bytes: int) -> None:
+    def __init__(self, counts: Sequence[int], layout: SlotLayout, *, max_bytes: int, spin_us: float = 0) -> None:
         """Reserve room for groups of ``counts`` environments each; ``attach`` then joins the groups one by one."""
         self.count = sum(counts)
         self.layout = layout
@@ -101,17 +108,19 @@ class ShmChannel:
         self._firsts = [sum(counts[:i]) for i in range(len(counts))]
         self._max_bytes = max_bytes
         self._closed = False
-        self._pending: list[tuple[int, Group]] = []
+        self._ticket = 0
+        self._asked: list[Group] = []
+        self._everybody: list[Group] = []
+        self._shared_slots = max(counts) > 1
+        self._spin = Spin(spin_us)
         self._group_of = [g for g, n in enumerate(counts) for _ in range(n)]
         self._stride = layout.size // 8
         column = self.arena.column
         self._tickets = column(slot.TICKET, "u8")
         self._ops = column(slot.OP, "u8")
         self._in_lengths = column(slot.IN_LENGTH, "u8")
-        self.flags = column(slot.FLAGS, "u8")
+        self.status = column(slot.STATUS, "u8")
         self.rewards = column(slot.REWARD, "f8")
-        self.terminated = column(slot.TERMINATED, "u1")
-        self.truncated = column(slot.TRUNCATED, "u1")
         self._words = self.arena.words()
         self._last_op: Op | None = None
 
@@ -133,8 +142,11 @@ class ShmChannel:
         first, count = self._firsts[index], self._counts[index]
         memory = create_memory(count * self.layout.size, f"agentenv-{index}")
         self.arena.attach(first, count, memory)
-        self.groups[index] = Group(first, count, control, wake, done)
-        self._last_op = None
+        at = first * self._stride
+        self.groups[index] = Group(
+            first, control, wake, done, at + slot.GROUP_TICKET // 8, at + slot.GROUP_DONE // 8, wake.writer, done.reader
+        )
+        self._renew()
         return memory, wake.reader, done.writer
 
     def attached(self, index: int) -> None:
@@ -143,14 +155,11 @@ class ShmChannel:
         if group is not None:
             group.wake.close_reader()
 
-    def post(
-        self, op: Op, members: Sequence[int] | None = None, payloads: Sequence[bytes] | None = None
-    ) -> None:
+    def post(self, op: Op, members: Sequence[int] | None = None, payloads: Sequence[bytes] | None = None) -> None:
         """Ask environments for something; see the contract."""
         if self._closed:
             raise ClosedError("the channel is closed")
-        words, stride = self._words, self._stride
-        pending: list[tuple[int, Group]] = []
+        ticket = self._ticket = self._ticket + 1
         spills: list[tuple[Group, bytes]] = []
         if members is None:
             if op is not self._last_op:
@@ -159,40 +168,24 @@ class ShmChannel:
             if payloads is not None:
                 for index, data in enumerate(payloads):
                     self._put(index, data, spills)
-            for group in self.groups:
-                if group is None or group.abandoned:
-                    continue
-                ticket = group.ticket = group.ticket + 1
-                base = group.first * stride
-                if group.count == 1:
-                    words[base] = ticket
-                else:
-                    self._tickets[group.first : group.first + group.count] = ticket
-                words[base + 3] = ticket
-                pending.append((base + 8, group))
+            if self._shared_slots:
+                self._tickets[...] = ticket
+            asked = self._everybody
         else:
             self._last_op = None
-            asked: dict[int, list[int]] = {}
             for position, index in enumerate(members):
-                asked.setdefault(self._group_of[index], []).append(index)
                 self._ops[index] = op
+                self._tickets[index] = ticket
                 if payloads is not None:
                     self._put(index, payloads[position], spills)
-            for number, indices in asked.items():
-                group = self.groups[number]
-                if group is None or group.abandoned:
-                    continue
-                group.ticket += 1
-                for index in indices:
-                    self._tickets[index] = group.ticket
-                base = group.first * stride
-                words[base + 3] = group.ticket
-                pending.append((base + 8, group))
-        self._pending = pending
-        write, ring = os.write, _RING
-        for _, group in pending:
+            numbers = dict.fromkeys([self._group_of[index] for index in members])
+            asked = [group for number in numbers if (group := self.groups[number]) and not group.abandoned]
+        self._asked = asked
+        words, write, ring = self._words, os.write, _RING
+        for group in asked:
+            words[group.ticket_at] = ticket
             try:
-                write(group.wake.writer, ring)
+                write(group.wake_fd, ring)
             except BrokenPipeError:
                 group.lost = True
         for group, data in spills:
@@ -203,17 +196,17 @@ class ShmChannel:
 
     def wait(self, timeout_s: float) -> None:
         """Wait for everybody who was asked; see the contract."""
-        words, pending, read = self._words, self._pending, os.read
+        words, read, ticket = self._words, os.read, self._ticket
         self.deadline = time.monotonic() + timeout_s
         try:
-            while pending:
-                at, group = pending[-1]
-                ticket = group.ticket
+            for group in reversed(self._asked):
+                at = group.done_at
+                if words[at] == ticket or self._spin.until_equal(words, at, ticket):
+                    continue
                 while words[at] != ticket:
                     if group.lost:
                         raise PeerLost(self._group_of[group.first], timed_out=group.timed_out)
-                    read(group.done.reader, 4096)  # more than one ring may lie there
-                pending.pop()
+                    read(group.done_fd, 512)  # more than one ring may lie there
         finally:
             self.deadline = None
 
@@ -228,13 +221,13 @@ class ShmChannel:
 
     def late(self) -> list[int]:
         """The groups still expected to answer, for the watch to act on when the deadline has passed."""
-        return [self._group_of[g.first] for at, g in list(self._pending) if self._words[at] != g.ticket]
+        return [self._group_of[group.first] for group in self._asked if self._words[group.done_at] != self._ticket]
 
     def payload(self, index: int) -> bytes:
         """A private copy of one answer's payload; see the contract."""
         base = index * self._stride
         length = int(self._words[base + slot.OUT_LENGTH // 8])
-        flags = int(self.flags[index])
+        flags = int(self.status[index])
         if length > self._max_bytes:
             raise ProtocolError(f"states an answer of {length} bytes; at most {self._max_bytes} are accepted")
         if flags & Flag.SPILLED:
@@ -259,7 +252,8 @@ class ShmChannel:
         held = self.groups[group]
         if held is not None:
             held.abandoned = True
-            self._pending = [(at, g) for at, g in self._pending if g is not held]
+            self._asked = [group for group in self._asked if group is not held]
+            self._renew()
 
     def close(self) -> None:
         """Free descriptors; the memory goes with the last array over it. Idempotent."""
@@ -268,6 +262,10 @@ class ShmChannel:
             for group in self.groups:
                 if group is not None:
                     self._free(group)
+
+    def _renew(self) -> None:
+        self._everybody = [group for group in self.groups if group is not None and not group.abandoned]
+        self._last_op = None
 
     @staticmethod
     def _ring_self(group: Group) -> None:

@@ -17,7 +17,7 @@ from agentenv.fleet.fleet import Answer, Fleet
 from agentenv.wire.batch import ActionCheck
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.opaque import Opaque
-from agentenv.wire.slot import Op
+from agentenv.wire.slot import PAYLOAD, Flag, Op
 from agentenv.wire.values import encode
 
 _RESERVED = ("reset", "step", "close", "render")
@@ -107,7 +107,7 @@ class AgentENV(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         payload = encode([None if seed is None else int(seed), options])
         fleet.exchange(Op.RESET, self._environment.reset_timeout_s, None, [payload])
-        answer = fleet.answer(0) if fleet.channel.flags[0] else _NOTHING
+        answer = fleet.answer(0) if int(fleet.channel.status[0]) & PAYLOAD else _NOTHING
         return self._read(answer.observation), answer.info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -125,12 +125,13 @@ class AgentENV(gymnasium.Env[Any, Any]):
         channel = fleet.channel
         channel.post(Op.STEP, None, [encode(variable)] if self._variable_action else None)
         fleet.wait(self._environment.step_timeout_s)
-        answer = fleet.answer(0) if channel.flags[0] else _NOTHING
+        status = int(channel.status[0])
+        answer = fleet.answer(0) if status & PAYLOAD else _NOTHING
         return (
             self._read(answer.observation),
             float(channel.rewards[0]),
-            bool(channel.terminated[0]),
-            bool(channel.truncated[0]),
+            bool(status & Flag.TERMINATED),
+            bool(status & Flag.TRUNCATED),
             answer.info,
         )
 

@@ -19,7 +19,7 @@ from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Answer, Fleet
 from agentenv.wire.batch import ActionBatch, ActionCheck
 from agentenv.wire.layout import plan
-from agentenv.wire.slot import Op
+from agentenv.wire.slot import PAYLOAD, Flag, Op
 from agentenv.wire.values import encode
 
 _RESERVED = ("reset", "step", "close", "render")
@@ -101,6 +101,8 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._step_timeout_s = max(member.step_timeout_s for member in members)
         self._reset_timeout_s = max(member.reset_timeout_s for member in members)
         self._ended: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
+        self._any_ended = False
+        self._calm = bytes(8 * self.num_envs)
         self._variables: list[Sequence[object]] = [()] * self.num_envs
         self._seed_from(config.global_.seed)
 
@@ -143,12 +145,13 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         members = list(range(self.num_envs)) if chosen is None else chosen
         payloads = [encode([seeds[index], options]) for index in members]
         self._ended[members] = False
+        self._any_ended = bool(self._ended.any())
         self._exchange(Op.RESET, self._reset_timeout_s, None if chosen is None else members, payloads)
         infos: dict[str, Any] = {}
-        answers = self._answers(members)
-        for index in members:
-            if index in answers:
-                infos = self._add_info(infos, answers[index].info, index)
+        status = fleet.channel.status.copy()
+        answers = self._answers([index for index in members if int(status[index]) & PAYLOAD])
+        for index, answer in answers.items():
+            infos = self._add_info(infos, answer.info, index)
         return self._observe(), infos
 
     def step(
@@ -162,7 +165,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         """
         if self._failed or self.closed:
             self._refuse()
-        if self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
+        if self._any_ended and self.autoreset_mode is AutoresetMode.DISABLED:
             raise ResetNeeded(
                 f"environments {np.flatnonzero(self._ended).tolist()} have ended their episodes and autoreset is disabled:"
                 ' call reset(options={"reset_mask": mask}) first'
@@ -176,12 +179,17 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         except SandboxError as error:
             self._remember(error)
             raise
-        terminated = channel.terminated != 0
-        truncated = channel.truncated != 0
-        infos: dict[str, Any] = {}
-        if channel.flags.any():
-            infos = self._collect()
+        status = channel.status.copy()
+        if status.tobytes() == self._calm:
+            if self._any_ended:
+                self._any_ended = False
+                self._ended = np.zeros(self.num_envs, np.bool_)
+            none = np.zeros((2, self.num_envs), np.bool_)
+            return self._observe(), channel.rewards.copy(), none[0], none[1], {}
+        infos = self._collect(np.flatnonzero(status & PAYLOAD).tolist())
+        terminated, truncated = (status & Flag.TERMINATED) != 0, (status & Flag.TRUNCATED) != 0
         self._ended = terminated | truncated
+        self._any_ended = bool(self._ended.any())
         return self._observe(), channel.rewards.copy(), terminated, truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
@@ -234,9 +242,8 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     # -- parts of a step
 
-    def _collect(self) -> dict[str, Any]:
+    def _collect(self, flagged: list[int]) -> dict[str, Any]:
         infos: dict[str, Any] = {}
-        flagged = np.flatnonzero(self._fleet.channel.flags).tolist()
         answers = self._answers(flagged)
         finals = self._fleet.finals
         for index in flagged:
@@ -248,19 +255,18 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         return infos
 
     def _answers(self, members: Sequence[int]) -> dict[int, Answer]:
-        """Decode all answers that carry more than the fixed fields; raises the first failure after reading all."""
-        fleet, flags = self._fleet, self._fleet.channel.flags
+        """Decode answers that carry more than the fixed fields; raises the first failure after reading all."""
+        fleet = self._fleet
         answers: dict[int, Answer] = {}
         failure: SandboxError | None = None
         for index in members:
-            if flags[index]:
-                try:
-                    answers[index] = fleet.answer(index)
-                    if self._variable:
-                        self._variables[index] = answers[index].observation
-                except SandboxError as error:
-                    self._remember(error)
-                    failure = failure or error
+            try:
+                answers[index] = fleet.answer(index)
+                if self._variable:
+                    self._variables[index] = answers[index].observation
+            except SandboxError as error:
+                self._remember(error)
+                failure = failure or error
         if failure is not None:
             raise failure
         return answers

@@ -41,6 +41,7 @@ class RunContext:
         seeds: Streams of random numbers, by environment id.
         output: Standard output and error of all sandboxes.
         watch: Notices deaths and deadlines.
+        spare_cores: Whether every environment can have a core to itself beside the trainer's.
     """
 
     def __init__(self, config: Config, environments: Sequence[EnvironmentConfig], *, record: bool) -> None:
@@ -58,6 +59,7 @@ class RunContext:
         self.run_id = new_run_id()
         self.runtime_name = choose(config.global_.runtime, config.global_.isolation)
         self.seeds = Seeds(config.global_.seed)
+        self.spare_cores = len(environments) < _cores()
         self._closed = False
         self._note_ignored(environments)
         raise_descriptor_limit(_DESCRIPTORS_PER_SANDBOX * len(environments))
@@ -186,6 +188,10 @@ def _is_installed(module: str) -> bool:
     if origin is None:
         return False
     return os.path.realpath(origin).startswith((os.path.realpath(sys.prefix) + "/", os.path.realpath(sys.base_prefix) + "/"))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def _close_all() -> None:

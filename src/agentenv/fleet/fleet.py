@@ -35,6 +35,7 @@ from agentenv.wire.batch import BatchView
 from agentenv.wire.layout import check_variables, plan
 from agentenv.wire.slot import Flag, Op, plan_slot
 from agentenv.wire.spaces import first_difference, rebuild
+from agentenv.wire.spin import SPIN_US
 from agentenv.wire.values import decode, encode
 
 _CLOSE_TIMEOUT_S = 2.0
@@ -131,13 +132,13 @@ class Fleet:
             self._wait_for_the_rest(lost, timeout_s)
 
     def answer(self, index: int) -> Answer:
-        """Decode what one environment sent beside the fixed fields; call only when its flags are not 0.
+        """Decode what one environment sent beside the fixed fields; call only when its status has one of the flags of PAYLOAD.
 
         Raises:
             EnvError: The environment raised.
             SandboxDied: It broke the protocol, and was ended for that.
         """
-        flags = int(self.channel.flags[index])
+        flags = int(self.channel.status[index])
         try:
             value = decode(self.channel.payload(index), max_bytes=self._max_bytes)
             if flags & Flag.ERROR:
@@ -259,7 +260,10 @@ class Fleet:
             final=self._autoreset == "SameStep",
             variable=observations.variable or actions.variable,
         )
-        self.channel = ShmChannel([len(group) for group in self._groups], self.slot, max_bytes=self._max_bytes)
+        self._spin_us = SPIN_US if self.context.spare_cores else 0
+        self.channel = ShmChannel(
+            [len(group) for group in self._groups], self.slot, max_bytes=self._max_bytes, spin_us=self._spin_us
+        )
         try:
             for number in range(len(self._groups)):
                 self._attach(number)
@@ -279,6 +283,7 @@ class Fleet:
                 "layout": self.slot.to_json(),
                 "autoreset": self._autoreset,
                 "max_bytes": self._max_bytes,
+                "spin_us": self._spin_us,
             }
             sandbox.attach(message, [memory, wake, done])
         finally:

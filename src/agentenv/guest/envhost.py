@@ -11,32 +11,20 @@ import mmap
 import os
 import random
 import socket
-import traceback
 from typing import Any
 
 import numpy as np
 
 from agentenv.guest.control import receive_message, send_message
+from agentenv.guest.failure import failure
 from agentenv.guest.maker import make_environment
 from agentenv.guest.served import Served
 from agentenv.wire import slot
 from agentenv.wire.slot import SlotLayout
 from agentenv.wire.spaces import describe
+from agentenv.wire.spin import Spin
 
-_TEXT_LIMIT = 65536
 _RING = (1).to_bytes(8, "little")
-
-
-def failure(error: BaseException) -> list[str]:
-    """An exception as three texts: qualified type name, message, traceback."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        message = str(error)
-    except Exception:
-        message = "<its str() raised>"
-    trace = "".join(traceback.format_exception(error, chain=True))
-    return [name[:1024], message[:_TEXT_LIMIT], trace[-_TEXT_LIMIT:]]
 
 
 def main(control: socket.socket, settings: dict[str, Any]) -> int:
@@ -61,30 +49,28 @@ def main(control: socket.socket, settings: dict[str, Any]) -> int:
         for i, env in enumerate(environments)
     ]
     try:
-        _serve(served, memoryview(shared)[: slot.HEADER].cast("Q"), wake, done)
+        _serve(served, memoryview(shared)[: slot.HEADER].cast("Q"), wake, done, Spin(attach["spin_us"]))
     finally:
         for one in served:
             one.close()
     return 0
 
 
-def _serve(served: list[Served], header: memoryview, wake: int, done: int) -> None:
+def _serve(served: list[Served], header: memoryview, wake: int, done: int, spin: Spin) -> None:
     read, write, ring = os.read, os.write, _RING
     group_ticket, group_done = slot.GROUP_TICKET // 8, slot.GROUP_DONE // 8
     only = served[0] if len(served) == 1 else None
     while True:
+        spin.until_differ(header, group_ticket, group_done)
         if not read(wake, 8):
             return
         ticket = header[group_ticket]
         if ticket == header[group_done]:
             continue  # a bell rung twice for one request
-        running = True
         if only is not None:
             running = only.serve()
         else:
-            for one in served:
-                if one.due(ticket):
-                    running = one.serve() and running
+            running = all([one.serve() for one in served if one.due(ticket)])
         header[group_done] = ticket
         write(done, ring)
         for one in served:

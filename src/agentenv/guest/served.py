@@ -7,10 +7,12 @@ no second round trip. The order of calls on the environment is exactly ``SyncVec
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from agentenv.guest.failure import failure
 from agentenv.wire import slot
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.slot import Flag, Op, SlotLayout
@@ -23,8 +25,11 @@ class Served:
     """An environment and its slot.
 
     Attributes:
+        serve: Answers the request in the slot; False when it was the last one.
         spill: Payload that did not fit into the slot and must follow on the control socket.
     """
+
+    serve: Callable[[], bool]
 
     def __init__(
         self,
@@ -39,14 +44,14 @@ class Served:
         self._control = control
         self._memory = memory
         self._layout = layout
-        self._mode: str = attach["autoreset"]
         self._max_bytes: int = attach["max_bytes"]
         self._words = memory[: slot.HEADER].cast("Q")
         self._floats = memory[: slot.HEADER].cast("d")
+        self._next_step, self._same_step = attach["autoreset"] == "NextStep", attach["autoreset"] == "SameStep"
         actions, observations = plan(env.action_space), plan(env.observation_space)
-        self._fixed_action = not actions.variable
         array = np.frombuffer(memory, dtype=np.uint8)
-        self._read_action = Reader(actions, array[layout.action :], numpy_scalars=True).read
+        read_action = Reader(actions, array[layout.action :], numpy_scalars=True).read
+        self._read_action = read_action if not actions.variable else lambda: read_action(self._request())
         self._write_observation = Writer(observations, array[layout.observation :]).write
         self._write_final = Writer(observations, array[layout.final :]).write
         self._ended = False
@@ -56,28 +61,11 @@ class Served:
             Op.CALL: self._call,
             Op.SET: self._set,
         }
+        self.serve = self._compile()
 
     def due(self, ticket: int) -> bool:
         """Whether the host asks this slot with this wake-up."""
         return bool(self._words[slot.TICKET // 8] == ticket)
-
-    def serve(self) -> bool:
-        """Answer the request in the slot; False when it was the last one."""
-        words = self._words
-        try:
-            op = words[slot.OP // 8]
-            if op == Op.STEP:
-                self._step()
-            elif op == Op.CLOSE:
-                words[slot.FLAGS // 8] = 0
-                return False
-            else:
-                self._handlers[Op(op)](self._request())
-        except Exception as error:
-            from agentenv.guest.envhost import failure
-
-            self._answer(Flag.ERROR, failure(error))
-        return True
 
     def close(self) -> None:
         """Close the environment; what it raises then is of no use to anybody any more, so it is only printed."""
@@ -92,53 +80,78 @@ class Served:
         if payload is not None:
             self._control.sendall(payload)
 
-    def _step(self) -> None:
-        memory = self._memory
-        if self._fixed_action:
-            action = self._read_action()
-        else:
-            action = self._read_action(self._request())
-        if self._ended and self._mode != "Disabled":
-            if self._mode == "NextStep":
-                self._ended = False
-                observation, info = self.env.reset()
-                self._floats[slot.REWARD // 8] = 0.0
-                memory[slot.TERMINATED] = memory[slot.TRUNCATED] = 0
-                self._publish(observation, info)
-                return
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        self._floats[slot.REWARD // 8] = reward if type(reward) is float else _scalar(reward)
-        memory[slot.TERMINATED] = 1 if terminated else 0
-        memory[slot.TRUNCATED] = 1 if truncated else 0
-        self._ended = False
-        if terminated or truncated:
-            if self._mode == "SameStep":
-                # The final observation is stored before reset(), which may reuse the environment's own buffer.
-                final_variable = self._write_final(observation)
-                final_info = info
-                observation, info = self.env.reset()
-                variable = self._write_observation(observation)
-                self._answer(Flag.RECORD | Flag.FINAL, [info, variable, final_info, final_variable])
-                return
-            self._ended = True
-        self._publish(observation, info)
+    def _compile(self) -> Callable[[], bool]:
+        """The step path as one function over local names: it runs tens of thousands of times a second."""
+        words, floats = self._words, self._floats
+        op_at, status_at, reward_at = slot.OP // 8, slot.STATUS // 8, slot.REWARD // 8
+        step, read_action, write_observation = self.env.step, self._read_action, self._write_observation
+        step_op, close_op = int(Op.STEP), int(Op.CLOSE)
 
-    def _publish(self, observation: Any, info: dict[str, Any]) -> None:
+        def serve() -> bool:
+            try:
+                op = words[op_at]
+                if op == step_op:
+                    action = read_action()
+                    if self._ended and self._next_step:
+                        self._restart()
+                        return True
+                    observation, reward, terminated, truncated, info = step(action)
+                    floats[reward_at] = reward if type(reward) is float else _scalar(reward)
+                    if terminated or truncated:
+                        self._end(observation, terminated, truncated, info)
+                        return True
+                    variable = write_observation(observation)
+                    if info or variable:
+                        self._publish(variable, info, 0)
+                    else:
+                        words[status_at] = 0
+                elif op == close_op:
+                    words[status_at] = 0
+                    return False
+                else:
+                    self._handlers[Op(op)](self._request())
+            except Exception as error:
+                self._answer(Flag.ERROR, failure(error))
+            return True
+
+        return serve
+
+    def _restart(self) -> None:
+        """The step after the last one, where autoreset is on the next step: the action is not used."""
+        self._ended = False
+        observation, info = self.env.reset()
+        self._floats[slot.REWARD // 8] = 0.0
+        self._publish(self._write_observation(observation), info, 0)
+
+    def _end(self, observation: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> None:
+        """The last step of an episode."""
+        flags = (int(Flag.TERMINATED) if terminated else 0) | (int(Flag.TRUNCATED) if truncated else 0)
+        if not self._same_step:
+            variable = self._write_observation(observation)
+            self._ended = True
+            self._publish(variable, info, flags)
+            return
+        # The final observation is stored before reset(), which may reuse the environment's own buffer.
+        final_variable = self._write_final(observation)
+        final_info = info
+        observation, info = self.env.reset()
         variable = self._write_observation(observation)
+        self._answer(flags | Flag.RECORD | Flag.FINAL, [info, variable, final_info, final_variable])
+
+    def _publish(self, variable: list[object], info: dict[str, Any], flags: int) -> None:
         if variable:
-            self._answer(Flag.RECORD, [info, variable, None, None])
+            self._answer(flags | Flag.RECORD, [info, variable, None, None])
         elif info:
-            self._answer(Flag.INFO, info)
+            self._answer(flags | Flag.INFO, info)
         else:
-            self._words[slot.FLAGS // 8] = 0
+            self._words[slot.STATUS // 8] = flags
 
     def _reset(self, request: Any) -> None:
         seed, options = request
         self._ended = False
         self._floats[slot.REWARD // 8] = 0.0
-        self._memory[slot.TERMINATED] = self._memory[slot.TRUNCATED] = 0
         observation, info = self.env.reset(seed=seed, options=options)
-        self._publish(observation, info)
+        self._publish(self._write_observation(observation), info, 0)
 
     def _render(self, _request: Any) -> None:
         self._answer(Flag.VALUE, self.env.render())
@@ -182,7 +195,7 @@ class Served:
         else:
             outbox = self._layout.outbox
             self._memory[outbox : outbox + length] = payload
-        words[slot.FLAGS // 8] = int(flags)
+        words[slot.STATUS // 8] = int(flags)
 
 
 def _scalar(reward: Any) -> float:

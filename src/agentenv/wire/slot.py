@@ -5,16 +5,15 @@ the guest says about lengths is compared with these and nothing else. A slot is 
 slot *i* can be mapped at ``base + i * size`` and a batch be read as one strided array. No I/O here.
 
     word  written by  meaning
-    0     host        TICKET: number of the request; the guest serves a slot whose ticket equals its group's
+    0     host        TICKET: number of the request; where a group has several slots, those whose ticket equals the
+                      group's are served
     8     host        OP: what is asked (Op)
     16    host        IN_LENGTH: bytes of the request's payload
-    24    host        GROUP_TICKET (first slot of a sandbox only): increases by one per wake-up
+    24    host        GROUP_TICKET (first slot of a sandbox only): another number for every wake-up
     64    guest       GROUP_DONE (first slot only): the last group ticket that was served completely
-    72    guest       FLAGS of the answer (Flag); 0 means a plain step without info
+    72    guest       STATUS of the answer (Flag); 0 means a plain step in the middle of an episode, without info
     80    guest       OUT_LENGTH: bytes of the answer's payload
-    88    guest       reward, float64
-    96    guest       terminated, one byte, 0 or 1
-    97    guest       truncated, one byte, 0 or 1
+    88    guest       REWARD, float64
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PAGE = 4096
 _ALIGN = 64
 
 TICKET, OP, IN_LENGTH, GROUP_TICKET = 0, 8, 16, 24
-GROUP_DONE, FLAGS, OUT_LENGTH, REWARD, TERMINATED, TRUNCATED = 64, 72, 80, 88, 96, 97
+GROUP_DONE, STATUS, OUT_LENGTH, REWARD = 64, 72, 80, 88
 HEADER = 128
 
 
@@ -57,6 +56,12 @@ class Flag(IntFlag):
     """The environment raised; the payload is [type name, message, traceback]."""
     SPILLED = 32
     """The payload did not fit and follows on the control socket."""
+    TERMINATED = 256
+    TRUNCATED = 512
+
+
+PAYLOAD = Flag.INFO | Flag.RECORD | Flag.VALUE | Flag.ERROR
+"""The flags of which any says that there is a payload."""
 
 
 def _round(n: int, to: int) -> int:

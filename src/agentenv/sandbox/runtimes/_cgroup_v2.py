@@ -96,18 +96,29 @@ class CgroupV2(Cgroup):
         self._check_open()
         at = self._directory
         used, times = fs.read_table(at / "memory.stat"), fs.read_table(at / "cpu.stat")
+        events = fs.read_table(at / "memory.events")
         moved = [word.partition("=") for word in fs.read_words(at / "io.stat")]
         return CgroupStats(
             cpu_s=times["usage_usec"] / 1e6,
             memory_bytes=used.get("anon", 0) + used.get("shmem", 0),
             memory_peak_bytes=fs.read_number(at / "memory.peak"),
             pids=fs.read_number(at / "pids.current"),
-            oom_kills=fs.read_table(at / "memory.events").get("oom_kill", 0),
+            oom_kills=_processes_killed(events.get("oom_kill", 0), events.get("oom_group_kill", 0)),
             io_read_bytes=sum(int(value) for key, _, value in moved if key == "rbytes"),
             io_write_bytes=sum(int(value) for key, _, value in moved if key == "wbytes"),
             charged_bytes=fs.read_number(at / "memory.current"),
             throttled_periods=times.get("nr_throttled", 0),
         )
+
+
+def _processes_killed(kills: int, group_kills: int) -> int:
+    """Corrects the kernel's count: with memory.oom.group it counts the process that reached the limit twice.
+
+    It kills that one, then all of the group and that one again (oom_kill_process in mm/oom_kill.c; seen on Linux 6.1),
+    unless it died in between. Each group kill is at least one process. Before Linux 5.17 group kills are not counted,
+    and the doubled figure stands.
+    """
+    return max(kills - group_kills, group_kills)
 
 
 def _possible_parents(root: Path) -> list[Path]:
