@@ -56,11 +56,11 @@ id = "a"
 
 
 def test_what_the_environment_itself_says_wrong_is_not_hidden_by_the_defaults(problems_of: ProblemsOf) -> None:
-    text = "[global.defaults]\nenv_vars = { A = 1, B = [] }\n" + in_environment("env_vars = { C = [], A = [] }")
+    text = "[global.defaults]\nenv_vars = { A = 1, B = [] }\n" + in_environment("env_vars = { A = [], C = [] }")
     assert [(p.where, p.path) for p in problems_of(text)] == [
         ("f.toml:2", "global.defaults.env_vars.B"),
-        ("f.toml:5", "environments[0].env_vars.C"),
         ("f.toml:5", "environments[0].env_vars.A"),
+        ("f.toml:5", "environments[0].env_vars.C"),
     ]
 
 

@@ -26,6 +26,8 @@ from agentenv.wire.slot import Flag, Op, SlotLayout
 from agentenv.wire.spin import Spin
 
 _RING = (1).to_bytes(8, "little")
+_TRANSFER_S = 5.0
+_TRANSFER_BYTES_PER_S = 4 << 20
 
 
 @dataclass(slots=True)
@@ -62,6 +64,11 @@ class Bell:
         """Leave the reading to the other side."""
         os.close(self.reader)
         self.reader = -1
+
+
+def _transfer_timeout_s(length: int) -> float:
+    """How long ``length`` bytes may take on the control socket: far more than they need, but not for ever."""
+    return _TRANSFER_S + length / _TRANSFER_BYTES_PER_S
 
 
 @dataclass(slots=True)
@@ -139,6 +146,8 @@ class ShmChannel:
             self._free(old)
         wake = Bell.create()
         done = Bell.create()
+        # A guest that answers without ever reading its bell would fill it and make the host's write block.
+        os.set_blocking(wake.writer, False)
         first, count = self._firsts[index], self._counts[index]
         memory = create_memory(count * self.layout.size, f"agentenv-{index}")
         self.arena.attach(first, count, memory)
@@ -186,10 +195,13 @@ class ShmChannel:
             words[group.ticket_at] = ticket
             try:
                 write(group.wake_fd, ring)
+            except BlockingIOError:
+                pass  # full: it has more reasons to look than it has read
             except BrokenPipeError:
                 group.lost = True
         for group, data in spills:
             try:
+                group.control.settimeout(_transfer_timeout_s(len(data)))
                 group.control.sendall(data)
             except OSError:
                 group.lost = True
@@ -220,8 +232,17 @@ class ShmChannel:
                 self._ring_self(group)
 
     def late(self) -> list[int]:
-        """The groups still expected to answer, for the watch to act on when the deadline has passed."""
-        return [self._group_of[group.first] for group in self._asked if self._words[group.done_at] != self._ticket]
+        """The groups still expected to answer, for the watch to act on when the deadline has passed.
+
+        For a group that has answered and perhaps not rung, it rings: else the host would sleep on for ever.
+        """
+        found = []
+        for group in self._asked:
+            if self._words[group.done_at] != self._ticket:
+                found.append(self._group_of[group.first])
+            elif not self._closed:
+                self._ring_self(group)
+        return found
 
     def payload(self, index: int) -> bytes:
         """A private copy of one answer's payload; see the contract."""
@@ -234,8 +255,11 @@ class ShmChannel:
             number = self._group_of[index]
             group = self.groups[number]
             assert group is not None
+            allowed_s = _transfer_timeout_s(length)
             try:
-                return receive_exactly(group.control, length)
+                return receive_exactly(group.control, length, deadline=time.monotonic() + allowed_s)
+            except TimeoutError:
+                raise ProtocolError(f"promised {length} bytes and did not send them within {allowed_s:.0f} s") from None
             except (ControlClosed, OSError) as error:
                 raise PeerLost(number) from error
         if length > self.layout.outbox_size:

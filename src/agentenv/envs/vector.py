@@ -187,7 +187,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             none = np.zeros((2, self.num_envs), np.bool_)
             return self._observe(), channel.rewards.copy(), none[0], none[1], {}
         infos = self._collect(np.flatnonzero(status & PAYLOAD).tolist())
-        terminated, truncated = (status & Flag.TERMINATED) != 0, (status & Flag.TRUNCATED) != 0
+        terminated, truncated = (status & int(Flag.TERMINATED)) != 0, (status & int(Flag.TRUNCATED)) != 0
         self._ended = terminated | truncated
         self._any_ended = bool(self._ended.any())
         return self._observe(), channel.rewards.copy(), terminated, truncated, infos

@@ -58,7 +58,9 @@ class Machine:
                 continue
             if text.isdigit():
                 available = min(available, int(text))
-        return cls(available // _MIB, len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 1)
+        return cls(
+            available // _MIB, len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 1
+        )
 
 
 class Verdict(StrEnum):

@@ -65,7 +65,8 @@ class RunContext:
         raise_descriptor_limit(_DESCRIPTORS_PER_SANDBOX * len(environments))
         self.run: RunDir | None = None
         if record:
-            root = config.resolve(config.global_.run_dir)
+            # As the key says: where the command is started, not where the configuration lies.
+            root = Path(config.global_.run_dir).expanduser().absolute()
             self.run = RunDir.create(root, config.name, self.run_id)
         self.output = SandboxOutput(self._log_directory)
         self.watch = Watch()

@@ -30,15 +30,19 @@ from agentenv.errors import (
     StepTimeout,
 )
 from agentenv.fleet.context import RunContext
-from agentenv.sandbox.contract import Sandbox, Usage
+from agentenv.fleet.introduction import Introduction, read_introduction
+from agentenv.fleet.reported import readable
+from agentenv.sandbox.contract import Sandbox, SandboxSpec, Usage
+from agentenv.telemetry.text import one_line
 from agentenv.wire.batch import BatchView
 from agentenv.wire.layout import check_variables, plan
 from agentenv.wire.slot import Flag, Op, plan_slot
-from agentenv.wire.spaces import first_difference, rebuild
+from agentenv.wire.spaces import first_difference
 from agentenv.wire.spin import SPIN_US
 from agentenv.wire.values import decode, encode
 
 _CLOSE_TIMEOUT_S = 2.0
+_DYING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,17 @@ class Fleet:
         autoreset: str = "Disabled",
         envs_per_sandbox: int = 1,
         in_vector: bool = False,
+        sandboxes: Sequence[Sandbox] | None = None,
     ) -> None:
         """Start everything; on failure nothing is left.
+
+        Args:
+            context: What the run shares.
+            members: The environments.
+            autoreset: Name of the autoreset mode, done beside the environment.
+            envs_per_sandbox: How many share a sandbox.
+            in_vector: Whether errors name the position.
+            sandboxes: Sandboxes made from the same members beforehand, which are owned from here on; None makes them.
 
         Raises:
             EnvError, SandboxDied, StepTimeout: An environment could not be built.
@@ -95,7 +108,7 @@ class Fleet:
         size = envs_per_sandbox
         self._groups = [list(range(i, min(i + size, len(members)))) for i in range(0, len(members), size)]
         specs = [context.spec(self._sandbox_id(group), [self.members[i] for i in group]) for group in self._groups]
-        self.sandboxes: list[Sandbox] = context.runtime.create(specs, context.output)
+        self.sandboxes: list[Sandbox] = self._create(specs) if sandboxes is None else list(sandboxes)
         try:
             self._agree_on_spaces()
             self._open_channel()
@@ -146,6 +159,7 @@ class Fleet:
             if flags & Flag.VALUE:
                 return Answer({}, value=value)
             if flags & Flag.INFO:
+                check_variables(self._observation_layout, ())
                 return Answer(_as_info(value))
             if flags & Flag.RECORD:
                 return self._as_record(value, final=bool(flags & Flag.FINAL))
@@ -191,10 +205,15 @@ class Fleet:
                 continue
             self.context.watch.remove(old)
             old.destroy()
-            new = self.context.runtime.create([old.spec], self.context.output)[0]
-            self.sandboxes[number] = new
-            self._check_introduction(number)
-            self._attach(number)
+            self.sandboxes[number] = self._create([old.spec])[0]
+            try:
+                self._check_introduction(number)
+                self._attach(number)
+            except BaseException:
+                # Alive but not attached, it would count as well and be stepped over in silence.
+                self.context.watch.remove(self.sandboxes[number])
+                self.sandboxes[number].destroy()
+                raise
             revived.extend(group)
         return revived
 
@@ -226,29 +245,44 @@ class Fleet:
         return first if len(group) == 1 else f"{first[:48]}.and-{len(group) - 1}"
 
     def _agree_on_spaces(self) -> None:
-        first = self.sandboxes[0].introductions[0]
-        self.single_observation_space: Space[Any] = rebuild(first.get("observation_space"))
-        self.single_action_space: Space[Any] = rebuild(first.get("action_space"))
-        metadata = first.get("metadata")
-        self.metadata: dict[str, Any] = dict(metadata) if isinstance(metadata, dict) else {}
-        self.render_mode: str | None = first.get("render_mode")
-        self.spec_id: str | None = first.get("spec_id")
+        first = self._introduction(0, 0)
+        self.single_observation_space: Space[Any] = first.observation_space
+        self.single_action_space: Space[Any] = first.action_space
+        self.metadata, self.render_mode, self.spec_id = first.metadata, first.render_mode, first.spec_id
         for number in range(len(self.sandboxes)):
             self._check_introduction(number)
 
     def _check_introduction(self, number: int) -> None:
-        for index, introduction in zip(self._groups[number], self.sandboxes[number].introductions, strict=True):
-            for kind, mine in (
-                ("observation_space", self.single_observation_space),
-                ("action_space", self.single_action_space),
+        for position, index in enumerate(self._groups[number]):
+            introduction = self._introduction(number, position)
+            for kind, mine, theirs in (
+                ("observation_space", self.single_observation_space, introduction.observation_space),
+                ("action_space", self.single_action_space, introduction.action_space),
             ):
-                theirs = rebuild(introduction.get(kind))
                 if theirs != mine:
                     raise ValueError(
                         f"environments {self.members[0].id!r} and {self.members[index].id!r} cannot be stepped"
                         f" together: their {kind}s differ ({first_difference(mine, theirs)}); give them a vector"
                         " environment each"
                     )
+
+    def _introduction(self, number: int, position: int) -> Introduction:
+        """What one environment of a sandbox said of itself, once it has been judged."""
+        index = self._groups[number][position]
+        try:
+            return read_introduction(
+                self.sandboxes[number].introductions[position], max_bytes=self.members[index].memory_mb << 20
+            )
+        except ProtocolError as error:
+            cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"described itself wrongly: {error}")
+            self.sandboxes[number].kill(cause)
+            raise self._died(index, cause) from error
+
+    def _create(self, specs: Sequence[SandboxSpec]) -> list[Sandbox]:
+        try:
+            return self.context.runtime.create(specs, self.context.output)
+        except EnvError as error:
+            raise readable(error) from None
 
     def _open_channel(self) -> None:
         observations, actions = plan(self.single_observation_space), plan(self.single_action_space)
@@ -308,7 +342,12 @@ class Fleet:
 
     def _lost(self, lost: PeerLost) -> SandboxError:
         sandbox = self.sandboxes[lost.group]
-        sandbox.kill()
+        if not lost.timed_out:
+            # Its descriptors close a moment before its end can be seen. What then still lives has let go by itself.
+            _wait_for_end(sandbox.pidfd, time.monotonic() + _DYING_S)
+        sandbox.kill(
+            Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, "broke the protocol: it stopped serving and lives on")
+        )
         cause = sandbox.cause()
         index = self._groups[lost.group][0]
         kind: type[SandboxError] = StepTimeout if cause.kind is CauseKind.TIMEOUT else SandboxDied
@@ -326,11 +365,15 @@ class Fleet:
         self.sandboxes[number].kill(cause)
         self.channel.interrupt(number)
         self.channel.abandon(number)
+        return self._died(index, cause)
+
+    def _died(self, index: int, cause: Cause) -> SandboxDied:
+        sandbox = next(self.sandboxes[number] for number, group in enumerate(self._groups) if index in group)
         return SandboxDied(
             cause.detail,
             env_id=self.members[index].id,
             cause=cause,
-            output=self.context.output.tail(self.sandboxes[number].spec.id),
+            output=self.context.output.tail(sandbox.spec.id),
             index=index if self._in_vector else None,
         )
 
@@ -340,14 +383,16 @@ class Fleet:
         name, message, trace = value
         sandbox_id = self.sandboxes[self.channel.group_of(index)].spec.id
         self.context.output.drain(sandbox_id)
-        return EnvError(
-            env_id=self.members[index].id,
-            cause=Cause(CauseKind.EXCEPTION, Owner.ENVIRONMENT, f"its code raised {name}"),
-            type_name=name,
-            message=message,
-            traceback_text=trace,
-            output=self.context.output.tail(sandbox_id),
-            index=index if self._in_vector else None,
+        return readable(
+            EnvError(
+                env_id=self.members[index].id,
+                cause=Cause(CauseKind.EXCEPTION, Owner.ENVIRONMENT, f"its code raised {one_line(name, 200)}"),
+                type_name=name,
+                message=message,
+                traceback_text=trace,
+                output=self.context.output.tail(sandbox_id),
+                index=index if self._in_vector else None,
+            )
         )
 
     def _as_record(self, value: Any, *, final: bool) -> Answer:

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,14 +43,23 @@ def send_message(sock: socket.socket, message: dict[str, Any], fds: Sequence[int
         raise ControlClosed(str(error)) from error
 
 
-def receive_exactly(sock: socket.socket, count: int) -> bytes:
+def receive_exactly(sock: socket.socket, count: int, *, deadline: float | None = None) -> bytes:
     """Read ``count`` bytes.
+
+    Args:
+        sock: The socket. With a deadline its timeout is changed, and left as it then is.
+        count: How many bytes.
+        deadline: ``time.monotonic()`` by which all must have come. A socket's own timeout starts anew with every
+            byte, so that a peer who sends one now and then is waited for for ever.
 
     Raises:
         ControlClosed: The other end closed before all came.
+        TimeoutError: They had not come by the deadline.
     """
     parts = bytearray()
     while len(parts) < count:
+        if deadline is not None:
+            sock.settimeout(_remaining(deadline))
         try:
             part = sock.recv(min(count - len(parts), 1 << 20))
         except ConnectionResetError as error:
@@ -60,11 +70,26 @@ def receive_exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
-def receive_message(sock: socket.socket, *, max_fds: int = 0) -> tuple[dict[str, Any], list[int]]:
+def _remaining(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the peer did not send all of its message in time")
+    return left
+
+
+def receive_message(
+    sock: socket.socket, *, max_fds: int = 0, deadline: float | None = None
+) -> tuple[dict[str, Any], list[int]]:
     """Receive one message and the descriptors that came with it.
+
+    Args:
+        sock: The socket.
+        max_fds: Descriptors accepted; more are closed by the kernel.
+        deadline: See ``receive_exactly``; only without descriptors.
 
     Raises:
         ControlClosed: The other end is gone.
+        TimeoutError: The message was not complete by the deadline.
         ValueError: What came is not a message.
     """
     fds: list[int] = []
@@ -81,11 +106,15 @@ def receive_message(sock: socket.socket, *, max_fds: int = 0) -> tuple[dict[str,
         for fd in fds:
             os.set_inheritable(fd, False)
     else:
-        head = receive_exactly(sock, _LENGTH.size)
+        head = receive_exactly(sock, _LENGTH.size, deadline=deadline)
     (length,) = _LENGTH.unpack(head)
     if length > MAX_MESSAGE:
         raise ValueError(f"a control message of {length} bytes; at most {MAX_MESSAGE} are accepted")
-    message = json.loads(receive_exactly(sock, length))
+    body = receive_exactly(sock, length, deadline=deadline)
+    try:
+        message = json.loads(body)
+    except RecursionError:
+        raise ValueError("a control message nests too deeply") from None
     if not isinstance(message, dict):
         raise ValueError("a control message is not an object")
     return message, fds

@@ -95,7 +95,7 @@ def _introduce(env: Any) -> dict[str, Any]:
     }
     spec = getattr(env, "spec", None)
     return {
-        "observation_space": describe(env.observation_space),
+        "observation_space": describe(env.observation_space, allow_foreign=True),
         "action_space": describe(env.action_space),
         "metadata": metadata,
         "render_mode": getattr(env, "render_mode", None),

@@ -122,7 +122,7 @@ def apply(limits: Mapping[str, int]) -> None:
     """
     decided = plan(
         limits,
-        inherited_bytes=_private_writable_bytes(),
+        inherited_bytes=_private_writable_bytes() if "memory_mb" in limits else 0,
         hard={which: resource.getrlimit(which)[1] for which in _USED},
         kernel=_kernel_version(os.uname().release),
     )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import struct
@@ -75,6 +76,7 @@ _FLAG_TSYNC = 1  # every thread of the process, not only the caller's
 _FLAG_SPEC_ALLOW = 4  # leave speculation alone: without it each switch to this process costs a mitigation
 
 
+@functools.cache
 def program(arch: str, *, allow_network: bool = False) -> bytes:
     """Builds the filter for one machine.
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import platform
 import signal
 import socket
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from agentenv.guest import cell, confine
+from agentenv.guest import cell, confine, seccomp
 from agentenv.guest.control import ControlClosed, receive_message, send_message
 
 
@@ -79,6 +80,9 @@ def main(config: dict[str, Any]) -> NoReturn:
     nesting = probe_nesting() if config["isolated"] else "not asked for"
     failed = _preload(config["preload"])
     importlib.import_module("agentenv.guest.envhost")
+    if config["isolated"]:
+        for network in (False, True):
+            seccomp.program(platform.machine(), allow_network=network)  # built once, not in every cell
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; nobody here needs the statuses
     gc.collect()
     gc.freeze()

@@ -1,8 +1,8 @@
 """Conformance suites to run over your own environment, runtime or channel.
 
-``check_parity`` and ``check_single_parity`` are functions for any environment; ``ChannelSuite`` and ``RuntimeSuite`` are
-pytest classes to subclass with one fixture. Nothing in agentenv imports this package, and importing it imports nothing:
-the parts need pytest, hypothesis or neither.
+``check_parity`` and ``check_single_parity`` are functions for any environment; ``ChannelSuite`` and ``RuntimeSuite``
+are classes of tests to subclass with one fixture. Nothing in agentenv imports this package, and importing it imports
+nothing: the parts need pytest, hypothesis or neither.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES = {
     "check_single_parity": "envs",
 }
 
-__all__ = list(_NAMES)  # noqa: PLE0605  # names of strings
+__all__ = list(_NAMES)  # names of strings
 
 
 def __getattr__(name: str) -> Any:

@@ -60,7 +60,7 @@ class Flag(IntFlag):
     TRUNCATED = 512
 
 
-PAYLOAD = Flag.INFO | Flag.RECORD | Flag.VALUE | Flag.ERROR
+PAYLOAD = int(Flag.INFO | Flag.RECORD | Flag.VALUE | Flag.ERROR)
 """The flags of which any says that there is a payload."""
 
 

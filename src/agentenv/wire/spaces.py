@@ -8,6 +8,7 @@ derives from. Bounds travel as base64 of their bytes (one element where all are 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -124,7 +125,8 @@ def _foreign(space: Space[Any]) -> Description:
         name, text = space.type_name, space.text
     else:
         described = describe_object(space)
-        name, text = described.type_name, described.text
+        # An address in a repr differs between processes that hold equal spaces.
+        name, text = described.type_name, re.sub(r" at 0x[0-9a-fA-F]+", "", described.text)
     dtype = space.dtype if isinstance(space.dtype, np.dtype) and space.dtype.kind in "biufU" else None
     kind = None if dtype is None else "str" if dtype.kind == "U" else dtype.str
     return {"type": "Foreign", "name": name, "text": text, "dtype": kind}

@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agentenv.sandbox.contract import Output, SandboxSpec
@@ -75,14 +76,26 @@ def settings_for(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Cradle:
+    """What is known once the outer sandbox is up.
+
+    Attributes:
+        zygote_for: The zygote that forks cell number i.
+        nested: Whether cells get namespaces of their own.
+    """
+
+    zygote_for: Callable[[int], ZygoteProcess]
+    nested: bool
+
+
 def create_cells(
     specs: Sequence[SandboxSpec],
     output: Output,
     *,
-    zygote_for: Callable[[int], ZygoteProcess],
+    await_cradle: Callable[[], Cradle],
     settings: Callable[[SandboxSpec], dict[str, Any]],
     groups: CgroupRun | None,
-    nested: bool,
     gentle: bool,
 ) -> list[CellSandbox]:
     """Start one cell for each spec; all or none.
@@ -90,23 +103,21 @@ def create_cells(
     Args:
         specs: What to start.
         output: Takes their output.
-        zygote_for: The zygote that forks cell number i.
+        await_cradle: Waits for the outer sandbox; called when everything that needs no sandbox is done.
         settings: The settings message of a spec.
         groups: Where control groups may be made, or None.
-        nested: Whether cells get namespaces of their own.
         gentle: See ``CellSandbox``.
     """
     cells: list[CellSandbox] = []
     try:
-        for number, spec in enumerate(specs):
+        for spec in specs:
             group: Cgroup | None = None
             if groups is not None:
-                group = groups.create(
-                    spec.id, memory_mb=spec.memory_mb, vcpu_count=spec.vcpu_count, pids=spec.pids
-                )
-            cell = CellSandbox(spec, output, group, gentle=gentle)
-            cells.append(cell)
-            zygote_for(number).spawn(cell.guest_end, nested=nested, network=spec.network)
+                group = groups.create(spec.id, memory_mb=spec.memory_mb, vcpu_count=spec.vcpu_count, pids=spec.pids)
+            cells.append(CellSandbox(spec, output, group, gentle=gentle))
+        cradle = await_cradle()
+        for number, cell in enumerate(cells):
+            cradle.zygote_for(number).spawn(cell.guest_end, nested=cradle.nested, network=cell.spec.network)
         started = time.monotonic()
         for cell in cells:
             cell.hello(started + cell.spec.start_timeout_s)

@@ -79,7 +79,7 @@ class CellSandbox:
             for level, kind, data in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                     self.pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
-            message, _ = receive_message(self.control)
+            message, _ = receive_message(self.control, deadline=deadline)
         except TimeoutError:
             raise self._late("starting") from None
         except (ControlClosed, ValueError, OSError) as error:
@@ -124,9 +124,8 @@ class CellSandbox:
         """Wait until its environments are built; a command is ready at once."""
         if self.spec.command:
             return
-        self.control.settimeout(max(0.01, deadline - time.monotonic()))
         try:
-            message, _ = receive_message(self.control)
+            message, _ = receive_message(self.control, deadline=deadline)
         except TimeoutError:
             raise self._late("building its environment") from None
         except ControlClosed as error:
@@ -154,7 +153,11 @@ class CellSandbox:
                 output=self._tail(),
             )
         introductions = message.get("ready")
-        if not isinstance(introductions, list) or len(introductions) != len(self.spec.envs):
+        if (
+            not isinstance(introductions, list)
+            or len(introductions) != len(self.spec.envs)
+            or not all(isinstance(introduction, dict) for introduction in introductions)
+        ):
             cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, "introduced itself in a form that is not the protocol")
             self.kill(cause)
             raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._tail())
@@ -201,8 +204,10 @@ class CellSandbox:
                 memory_mb=self.spec.memory_mb,
                 output=self._tail(),
             )
-            asked_for = self._reason is not None and found.kind in (CauseKind.SANDBOX_LOST, CauseKind.SIGNAL)
-            self._cause = self._reason if asked_for and self._reason is not None else found
+            # A reason was given while it lived: an exit reported all the same was forged before.
+            if self._reason is not None and found.kind is not CauseKind.OUT_OF_MEMORY:
+                found = self._reason
+            self._cause = found
         return self._cause
 
     def usage(self) -> Usage | None:

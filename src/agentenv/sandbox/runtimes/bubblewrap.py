@@ -16,7 +16,7 @@ from typing import Any
 from agentenv.errors import ClosedError, RuntimeUnavailable
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
 from agentenv.sandbox.runtimes import _bwrap
-from agentenv.sandbox.runtimes._birth import create_cells, settings_for
+from agentenv.sandbox.runtimes._birth import Cradle, create_cells, settings_for
 from agentenv.sandbox.runtimes._cgroup import open_run
 from agentenv.sandbox.runtimes._stage_plan import StagePlan, plan_stage
 from agentenv.sandbox.runtimes._view import plan_view
@@ -56,42 +56,45 @@ class BubblewrapRuntime:
         self._own: list[ZygoteProcess] = []
         self._closed = False
         self._ready = False
-        self._flat_reason = 'nested = "never" in [bubblewrap]' if options.nested == "never" else ""
         self._stage: StagePlan = plan_stage(self._view, options.paths, options.out_root)
         if self._stage.note:
             logger.warning("%s", self._stage.note)
-        self._zygote: ZygoteProcess | None = None if self._flat_reason else self._start(options.preload)
+        self._zygote: ZygoteProcess | None = None
+        if options.nested != "never":
+            self._zygote = self._start(options.preload)
 
     def create(self, specs: Sequence[SandboxSpec], output: Output) -> list[Sandbox]:
         """Start sandboxes; see the contract."""
         if self._closed:
             raise ClosedError("the runtime is closed")
-        nested = self._settle()
-        for spec in specs:
-            if spec.out is not None:
-                self._stage.give(spec.out)
         own: list[ZygoteProcess] = []
-        if nested:
-            assert self._zygote is not None
-            if not self._zygote.alive():
-                self._zygote.close()
-                self._zygote = self._start(self._options.preload)
-                self._zygote.wait_ready()
-        else:
-            own = [self._start((), spec) for spec in specs]
-            self._own.extend(own)
+
+        def await_cradle() -> Cradle:
+            nested = self._settle()
+            for spec in specs:
+                if spec.out is not None:
+                    self._stage.give(spec.out)
+            if nested is not None:
+                return Cradle(lambda _number: nested, nested=True)
+            own.extend(self._start((), spec) for spec in specs)
             for zygote in own:
                 zygote.wait_ready()
-        shared = self._zygote
-        cells = create_cells(
-            specs,
-            output,
-            zygote_for=(lambda _i: shared) if shared is not None and nested else own.__getitem__,  # type: ignore[arg-type, return-value]
-            settings=lambda spec: self._settings(spec, nested=nested),
-            groups=self._groups,
-            nested=nested,
-            gentle=False,
-        )
+            return Cradle(own.__getitem__, nested=False)
+
+        try:
+            cells = create_cells(
+                specs,
+                output,
+                await_cradle=await_cradle,
+                settings=lambda spec: self._settings(spec, nested=not own),
+                groups=self._groups,
+                gentle=False,
+            )
+        except BaseException:
+            for zygote in own:
+                zygote.close()
+            raise
+        self._own.extend(own)
         for cell, zygote in zip(cells, own, strict=False):
             cell.on_destroyed = zygote.close
         self._sandboxes.extend(cells)
@@ -122,30 +125,34 @@ class BubblewrapRuntime:
         if self._groups is not None:
             self._groups.close()
 
-    def _settle(self) -> bool:
-        """Wait for the outer sandbox once; whether cells can be nested in it."""
+    def _settle(self) -> ZygoteProcess | None:
+        """The zygote of the run, up and ready; None where cells cannot be nested in it."""
         if self._zygote is None:
-            return False
-        if not self._ready:
+            return None
+        if self._ready and not self._zygote.alive():
+            self._zygote.close()
+            self._zygote = self._start(self._options.preload)
+            self._ready = False
+        if self._ready:
+            return self._zygote
+        self._zygote.wait_ready()
+        if self._zygote.threads > 1 and self._options.preload:
+            logger.info("importing %s starts threads; not importing it beforehand", list(self._options.preload))
+            self._zygote.close()
+            self._zygote = self._start(())
             self._zygote.wait_ready()
-            if self._zygote.threads > 1 and self._options.preload:
-                logger.info("importing %s starts threads; not importing it beforehand", list(self._options.preload))
-                self._zygote.close()
-                self._zygote = self._start(())
-                self._zygote.wait_ready()
-            for text in self._zygote.failed:
-                logger.debug("not imported beforehand: %s", text)
-            if self._zygote.nesting:
-                self._flat_reason = self._zygote.nesting
-                logger.warning(
-                    "nested namespaces do not work here (%s): one bubblewrap for each environment, which starts slower",
-                    self._flat_reason,
-                )
-                self._zygote.close()
-                self._zygote = None
-                return False
-            self._ready = True
-        return True
+        for text in self._zygote.failed:
+            logger.debug("not imported beforehand: %s", text)
+        if self._zygote.nesting:
+            logger.warning(
+                "nested namespaces do not work here (%s): one bubblewrap for each environment, which starts slower",
+                self._zygote.nesting,
+            )
+            self._zygote.close()
+            self._zygote = None
+            return None
+        self._ready = True
+        return self._zygote
 
     def _settings(self, spec: SandboxSpec, *, nested: bool) -> dict[str, Any]:
         view: dict[str, Any] = {"out": None, "hidden": [], "tmpfs": [], "keep": []}

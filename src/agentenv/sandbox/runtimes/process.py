@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from agentenv.errors import ClosedError
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
-from agentenv.sandbox.runtimes._birth import create_cells, settings_for
+from agentenv.sandbox.runtimes._birth import Cradle, create_cells, settings_for
 from agentenv.sandbox.runtimes._cgroup import open_run
 from agentenv.sandbox.runtimes._zygote import Launch, ZygoteProcess, zygote_command, zygote_variables
 
@@ -43,22 +43,14 @@ class ProcessRuntime:
         """Start sandboxes; see the contract."""
         if self._closed:
             raise ClosedError("the runtime is closed")
-        if self._ready and not self._zygote.alive():
-            self._zygote.close()
-            self._zygote = self._start()
-            self._ready = False
-        if not self._ready:
-            self._zygote.wait_ready()
-            self._ready = True
         cells = create_cells(
             specs,
             output,
-            zygote_for=lambda _number: self._zygote,
+            await_cradle=self._await_cradle,
             settings=lambda spec: settings_for(
                 spec, isolated=False, enforced=self._groups is not None, view=_NO_VIEW, paths=self._options.paths
             ),
             groups=self._groups,
-            nested=False,
             gentle=True,
         )
         self._sandboxes.extend(cells)
@@ -79,6 +71,17 @@ class ProcessRuntime:
         self._zygote.close()
         if self._groups is not None:
             self._groups.close()
+
+    def _await_cradle(self) -> Cradle:
+        if self._ready and not self._zygote.alive():
+            self._zygote.close()
+            self._zygote = self._start()
+            self._ready = False
+        if not self._ready:
+            self._zygote.wait_ready()
+            self._ready = True
+        zygote = self._zygote
+        return Cradle(lambda _number: zygote, nested=False)
 
     def _start(self) -> ZygoteProcess:
         def prepare(fd: int) -> Launch:

@@ -1,0 +1,131 @@
+"""Starting and ending sandboxes off the thread that plays, because both may take as long as an environment likes.
+
+One thread starts, many at a time and each independent of the others' failures; a few threads end. What they did is
+collected by the playing thread, which is woken for it. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from agentenv.config import EnvironmentConfig
+from agentenv.errors import AgentEnvError, SandboxError
+from agentenv.fleet.context import RunContext
+from agentenv.fleet.fleet import Fleet
+from agentenv.sandbox.contract import Sandbox
+
+logger = logging.getLogger("agentenv.fleet")
+
+_ENDING_THREADS = 4
+_BATCH_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What became of a request to start.
+
+    Attributes:
+        environment: What was to be started.
+        result: A fleet of one for an environment, a sandbox for a command, or why there is none.
+    """
+
+    environment: EnvironmentConfig
+    result: Fleet | Sandbox | Exception
+
+
+class Births:
+    """Starts and ends sandboxes for one run.
+
+    Args:
+        context: The run's.
+        notify: Called from another thread when there is something to collect.
+    """
+
+    def __init__(self, context: RunContext, notify: Callable[[], None]) -> None:
+        self._context = context
+        self._notify = notify
+        self._done: SimpleQueue[Birth] = SimpleQueue()
+        # Threads that outlive each request: where the kernel ties a child's life to its parent's, it means the thread.
+        self._starting = ThreadPoolExecutor(1, "agentenv-start")
+        self._ending = ThreadPoolExecutor(_ENDING_THREADS, "agentenv-end")
+        self._ends: list[Future[None]] = []
+
+    def start(self, environments: Sequence[EnvironmentConfig]) -> None:
+        """Start these, all at once."""
+        self._starting.submit(self._start, list(environments))
+
+    def collect(self) -> list[Birth]:
+        """What was started or failed since the last call."""
+        found: list[Birth] = []
+        while True:
+            try:
+                found.append(self._done.get_nowait())
+            except Empty:
+                return found
+
+    def end(self, held: Fleet | Sandbox, then: Callable[[], None] = lambda: None) -> None:
+        """Close an environment or a command that has ended; ``then`` is called afterwards, in another thread."""
+        self._ends.append(self._ending.submit(self._end, held, then))
+
+    def wait_ended(self, timeout_s: float) -> bool:
+        """Wait for everything given to ``end``; whether it was done in time."""
+        return not wait(self._ends, timeout_s).not_done
+
+    def close(self) -> None:
+        """End the threads. Call after the runtime was closed, which makes whoever waits for a sandbox fail."""
+        self._starting.shutdown(wait=True, cancel_futures=True)
+        self._ending.shutdown(wait=True)
+        for birth in self.collect():
+            if isinstance(birth.result, Fleet):
+                birth.result.close()
+            elif not isinstance(birth.result, Exception):
+                birth.result.destroy()
+
+    def _start(self, environments: list[EnvironmentConfig]) -> None:
+        rest = environments
+        rounds = 0
+        while rest:
+            # All at once, or none: after one failed the others are started again without it, and after two one by one.
+            batch = rest if rounds < _BATCH_ROUNDS else rest[:1]
+            specs = [self._context.spec(environment.id, [environment]) for environment in batch]
+            try:
+                sandboxes = self._context.runtime.create(specs, self._context.output)
+            except SandboxError as error:
+                guilty = next((e for e in batch if e.id == error.env_id), batch[0])
+                self._put(guilty, error)
+                rest = [environment for environment in rest if environment is not guilty]
+                rounds += 1
+                continue
+            except Exception as error:
+                # Not one environment's fault: whoever is left would meet the same.
+                for environment in rest:
+                    self._put(environment, error)
+                return
+            for environment, sandbox in zip(batch, sandboxes, strict=True):
+                self._put(environment, self._join(environment, sandbox))
+            rest = rest[len(batch) :]
+
+    def _join(self, environment: EnvironmentConfig, sandbox: Sandbox) -> Fleet | Sandbox | Exception:
+        if environment.command is not None:
+            return sandbox
+        try:
+            return Fleet(self._context, [environment], sandboxes=[sandbox])
+        except Exception as error:
+            return error
+
+    def _put(self, environment: EnvironmentConfig, result: Fleet | Sandbox | Exception) -> None:
+        self._done.put(Birth(environment, result))
+        self._notify()
+
+    def _end(self, held: Fleet | Sandbox, then: Callable[[], None]) -> None:
+        try:
+            held.close() if isinstance(held, Fleet) else held.destroy()
+        except AgentEnvError as error:
+            logger.error("%s", error)
+        finally:
+            then()
+            self._notify()
