@@ -36,7 +36,11 @@ def child(code: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        # Not communicate(): a descendant that outlived its group would keep the output open for ever.
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
 
 
 def go(process: subprocess.Popen[str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from agentenv.envs.registration import register_when_loaded
+
 if TYPE_CHECKING:
     from agentenv.config import Config as Config
     from agentenv.config import load_config as load_config
@@ -52,3 +54,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+register_when_loaded()

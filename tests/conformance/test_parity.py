@@ -9,7 +9,6 @@ import pytest
 from agentenv.testing import check_parity, check_single_parity
 
 MODES = ("NextStep", "SameStep", "Disabled")
-SEEDED = ["agentenv.testing.samples:SeededActionSpace"]
 
 # name -> what makes its episodes end within the steps compared
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
@@ -20,8 +19,11 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "HalfCheetah-v5": {"steps": 60, "max_episode_steps": 7},
     "ALE/Breakout-v5": {"steps": 30, "max_episode_steps": 7},
     "MiniGrid-Empty-5x5-v0": {"steps": 40, "max_episode_steps": 7},
-    # Its info holds a random action after each reset, drawn from a space that nobody seeds.
-    "highway-fast-v0": {"steps": 12, "max_episode_steps": 3, "wrappers": SEEDED},
+    "highway-fast-v0": {
+        "steps": 12,
+        "max_episode_steps": 3,
+        "wrappers": ["envs.samples:WithoutDrawnAction"],
+    },
     "agentenv/GridWorld-v0": {"steps": 60, "max_episode_steps": 9, "env_kwargs": {"slip": 0.3, "walls": 4}},
 }
 

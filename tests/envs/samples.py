@@ -195,3 +195,12 @@ class Wide(Counter):
 
 def not_an_environment() -> dict[str, int]:
     return {"reset": 1}
+
+
+class WithoutDrawnAction(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Drops the action in highway-env's reset info: drawn from a new, unseeded space, it never repeats itself."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        del info["action"]
+        return observation, info

@@ -73,7 +73,7 @@ EXACT = {
     "nan with a sign and a payload": list(
         struct.unpack("<3d", bytes.fromhex("010000000000f87f 000000000000f8ff 000000000000f87f"))
     ),
-    "complex": complex(-0.0, math.inf),
+    "complex": [complex(-0.0, math.inf), complex(math.nan, -0.0)],
     "text": 'a"\\\n\x00é€\U0001f600\u2028',
     "one surrogate": "\ud800",
     "two surrogates that JSON would join": "\ud83d\ude00",
@@ -247,9 +247,9 @@ def test_hashed_elements_are_bounded_on_both_sides() -> None:
         encode([set(range(MAX_HASHED)), {1: 2}])
     modulus = sys.hash_info.modulus
     colliding = [n * modulus for n in range(MAX_HASHED + 1)]
-    with pytest.raises(ProtocolError, match="at most 10000"):
+    with pytest.raises(ProtocolError, match="at most 4096"):
         decode(message(["s", *colliding]), max_bytes=LIMIT)
-    with pytest.raises(ProtocolError, match="at most 10000"):
+    with pytest.raises(ProtocolError, match="at most 4096"):
         decode(message(["m", *[n for number in colliding for n in (number, 0)]]), max_bytes=LIMIT)
 
 

@@ -17,6 +17,7 @@ from agentenv.envs.source import Source, env_name, refuse_commands, split_source
 from agentenv.errors import ClosedError, SandboxError
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Answer, Fleet
+from agentenv.sandbox.contract import Sandbox
 from agentenv.wire.batch import ActionBatch, ActionCheck
 from agentenv.wire.layout import plan
 from agentenv.wire.slot import PAYLOAD, Flag, Op
@@ -236,6 +237,11 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             self.close()
 
     @property
+    def sandboxes(self) -> tuple[Sandbox, ...]:
+        """The sandboxes behind the environments, in order; for a look at their processes and usage."""
+        return tuple(self._opened().sandboxes)
+
+    @property
     def np_random_seed(self) -> Any:
         """The seeds of the environments' generators, one each."""
         return self.get_attr("np_random_seed")
@@ -245,12 +251,11 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def _collect(self, flagged: list[int]) -> dict[str, Any]:
         infos: dict[str, Any] = {}
         answers = self._answers(flagged)
-        finals = self._fleet.finals
         for index in flagged:
             answer = answers[index]
             if answer.final_info is not None:
-                final = finals.take(index, answer.final_observation)
-                infos = self._add_info(infos, {"final_obs": final, "final_info": answer.final_info}, index)
+                final = {"final_obs": answer.final_observation, "final_info": answer.final_info}
+                infos = self._add_info(infos, final, index)
             infos = self._add_info(infos, answer.info, index)
         return infos
 

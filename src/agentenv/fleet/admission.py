@@ -7,6 +7,7 @@ than cores is the normal case. It looks at nothing but its arguments; ``Machine.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,9 +59,12 @@ class Machine:
                 continue
             if text.isdigit():
                 available = min(available, int(text))
-        return cls(
-            available // _MIB, len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else 1
-        )
+        return cls(available // _MIB, count_cpus())
+
+
+def count_cpus() -> int:
+    """Processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 class Verdict(StrEnum):
@@ -109,7 +113,7 @@ def decide(need: Need, running: Iterable[Need], machine: Machine, *, max_paralle
     if taken_mb + need.memory_mb > machine.available_mb:
         return Decision(
             Verdict.QUEUE,
-            f"{taken_mb} of {machine.available_mb} MB are declared by those that run; {need.memory_mb} MB more do not fit",
+            f"{taken_mb} of {machine.available_mb} MB are declared by those that run; {need.memory_mb} MB do not fit",
         )
     return Decision(Verdict.START)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from agentenv.config import EnvironmentConfig
 from agentenv.errors import AgentEnvError, SandboxError
@@ -19,6 +20,8 @@ from agentenv.fleet.fleet import Fleet
 from agentenv.sandbox.contract import Sandbox
 
 logger = logging.getLogger("agentenv.fleet")
+
+Item = TypeVar("Item")
 
 _ENDING_THREADS = 4
 _BATCH_ROUNDS = 2
@@ -49,6 +52,7 @@ class Births:
         self._context = context
         self._notify = notify
         self._done: SimpleQueue[Birth] = SimpleQueue()
+        self._gone: SimpleQueue[str] = SimpleQueue()
         # Threads that outlive each request: where the kernel ties a child's life to its parent's, it means the thread.
         self._starting = ThreadPoolExecutor(1, "agentenv-start")
         self._ending = ThreadPoolExecutor(_ENDING_THREADS, "agentenv-end")
@@ -60,16 +64,15 @@ class Births:
 
     def collect(self) -> list[Birth]:
         """What was started or failed since the last call."""
-        found: list[Birth] = []
-        while True:
-            try:
-                found.append(self._done.get_nowait())
-            except Empty:
-                return found
+        return _drain(self._done)
 
-    def end(self, held: Fleet | Sandbox, then: Callable[[], None] = lambda: None) -> None:
-        """Close an environment or a command that has ended; ``then`` is called afterwards, in another thread."""
-        self._ends.append(self._ending.submit(self._end, held, then))
+    def end(self, held: Fleet | Sandbox, env_id: str) -> None:
+        """Close an environment or a command that has ended."""
+        self._ends.append(self._ending.submit(self._end, held, env_id))
+
+    def ended(self) -> list[str]:
+        """The ids of those that are really gone since the last call."""
+        return _drain(self._gone)
 
     def wait_ended(self, timeout_s: float) -> bool:
         """Wait for everything given to ``end``; whether it was done in time."""
@@ -121,11 +124,20 @@ class Births:
         self._done.put(Birth(environment, result))
         self._notify()
 
-    def _end(self, held: Fleet | Sandbox, then: Callable[[], None]) -> None:
+    def _end(self, held: Fleet | Sandbox, env_id: str) -> None:
         try:
             held.close() if isinstance(held, Fleet) else held.destroy()
         except AgentEnvError as error:
             logger.error("%s", error)
         finally:
-            then()
+            self._gone.put(env_id)
             self._notify()
+
+
+def _drain(queue: SimpleQueue[Item]) -> list[Item]:
+    found: list[Item] = []
+    while True:
+        try:
+            found.append(queue.get_nowait())
+        except Empty:
+            return found

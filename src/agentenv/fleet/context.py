@@ -64,10 +64,10 @@ class RunContext:
         self._note_ignored(environments)
         raise_descriptor_limit(_DESCRIPTORS_PER_SANDBOX * len(environments))
         self.run: RunDir | None = None
+        # As the key says: where the command is started, not where the configuration lies.
+        self._run_root = Path(config.global_.run_dir).expanduser().absolute()
         if record:
-            # As the key says: where the command is started, not where the configuration lies.
-            root = Path(config.global_.run_dir).expanduser().absolute()
-            self.run = RunDir.create(root, config.name, self.run_id)
+            self.run = RunDir.create(self._run_root, config.name, self.run_id)
         self.output = SandboxOutput(self._log_directory)
         self.watch = Watch()
         try:
@@ -146,6 +146,8 @@ class RunContext:
             out_root=None if self.run is None else self.run.path,
             binary=None if binary is None else str(self.config.resolve(binary)),
             nested=self.config.bubblewrap.nested,
+            # What other environments wrote, and the file with everybody's env_vars, often lie where the code lies.
+            hidden=(str(self._run_root), os.path.abspath(self.config.source)),
         )
 
     def _note_ignored(self, environments: Sequence[EnvironmentConfig]) -> None:

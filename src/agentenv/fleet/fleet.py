@@ -30,10 +30,10 @@ from agentenv.errors import (
     StepTimeout,
 )
 from agentenv.fleet.context import RunContext
+from agentenv.fleet.finals import Finals, as_info
 from agentenv.fleet.introduction import Introduction, read_introduction
 from agentenv.fleet.reported import readable
 from agentenv.sandbox.contract import Sandbox, SandboxSpec, Usage
-from agentenv.telemetry.text import one_line
 from agentenv.wire.batch import BatchView
 from agentenv.wire.layout import check_variables, plan
 from agentenv.wire.slot import Flag, Op, plan_slot
@@ -53,14 +53,14 @@ class Answer:
         info: The info of the step or reset.
         observation: Variable-size leaves of the observation.
         final_info: Info of the step that ended the episode, when the answer is of the next one; else None.
-        final_observation: Variable-size leaves of its observation.
+        final_observation: Its observation, whole.
         value: Result of a render or call.
     """
 
     info: dict[str, Any]
     observation: Sequence[object] = ()
     final_info: dict[str, Any] | None = None
-    final_observation: Sequence[object] = ()
+    final_observation: Any = None
     value: Any = None
 
 
@@ -71,7 +71,8 @@ class Fleet:
         members: Their configurations, in order.
         single_observation_space, single_action_space: Rebuilt on the host from the environments' description.
         channel: The step path.
-        observations, finals: Views over all slots' observations and final observations.
+        observations: View over all slots' observations.
+        finals: Final observations and infos of all slots.
         metadata: Of the first environment.
     """
 
@@ -160,9 +161,9 @@ class Fleet:
                 return Answer({}, value=value)
             if flags & Flag.INFO:
                 check_variables(self._observation_layout, ())
-                return Answer(_as_info(value))
+                return Answer(as_info(value))
             if flags & Flag.RECORD:
-                return self._as_record(value, final=bool(flags & Flag.FINAL))
+                return self._as_record(index, value, final=bool(flags & Flag.FINAL))
         except ProtocolError as error:
             raise self._broken(index, str(error)) from error
         except PeerLost as lost:
@@ -306,7 +307,8 @@ class Fleet:
             raise
         column = self.channel.arena.column
         self.observations = BatchView(observations, column(self.slot.observation, np.uint8, (observations.nbytes,)))
-        self.finals = BatchView(observations, column(self.slot.final, np.uint8, (observations.nbytes,)))
+        finals = column(self.slot.final, np.uint8, (observations.nbytes,))
+        self.finals = Finals(observations, finals, max_bytes=self._max_bytes)
         self.action_bytes = column(self.slot.action, np.uint8, (actions.nbytes,))
 
     def _attach(self, number: int) -> None:
@@ -316,6 +318,7 @@ class Fleet:
             message = {
                 "layout": self.slot.to_json(),
                 "autoreset": self._autoreset,
+                "batched": self._in_vector,
                 "max_bytes": self._max_bytes,
                 "spin_us": self._spin_us,
             }
@@ -386,7 +389,7 @@ class Fleet:
         return readable(
             EnvError(
                 env_id=self.members[index].id,
-                cause=Cause(CauseKind.EXCEPTION, Owner.ENVIRONMENT, f"its code raised {one_line(name, 200)}"),
+                cause=Cause(CauseKind.EXCEPTION, Owner.ENVIRONMENT, f"its code raised {name}"),
                 type_name=name,
                 message=message,
                 traceback_text=trace,
@@ -395,22 +398,15 @@ class Fleet:
             )
         )
 
-    def _as_record(self, value: Any, *, final: bool) -> Answer:
-        if not (isinstance(value, list) and len(value) == 4):
-            raise ProtocolError("a record that is not four parts")
-        info, variable, final_info, final_variable = value
-        layout = self._observation_layout
-        check_variables(layout, variable)
+    def _as_record(self, index: int, value: Any, *, final: bool) -> Answer:
+        if not (isinstance(value, list) and len(value) == 3):
+            raise ProtocolError("a record that is not three parts")
+        info, variable, final_record = value
+        check_variables(self._observation_layout, variable)
         if final:
-            check_variables(layout, final_variable)
-            return Answer(_as_info(info), variable, _as_info(final_info), final_variable)
-        return Answer(_as_info(info), variable)
-
-
-def _as_info(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ProtocolError(f"an info that is not a dict with text keys but {type(value).__name__}")
-    return value
+            observation, final_info = self.finals.read(index, final_record)
+            return Answer(as_info(info), variable, final_info, observation)
+        return Answer(as_info(info), variable)
 
 
 def _wait_for_end(pidfd: int, ends: float) -> None:

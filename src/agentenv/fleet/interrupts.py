@@ -35,7 +35,7 @@ class Interrupts:
         self.wake = Wake()
         self.count = 0
         self.number: int | None = None
-        self.may_raise = True
+        self.may_raise = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:

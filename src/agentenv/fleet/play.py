@@ -121,10 +121,11 @@ class Play:
                     self._epoll.register(interrupts.wake.fd, select.EPOLLIN)
                     self._admit()
                     self._papers.open(self._environments.values())
+                    interrupts.may_raise = True
                     self._loop()
+                    interrupts.may_raise = False
                 except StopNow:
                     pass
-                interrupts.may_raise = False
                 self._take_down()
                 return self._papers.conclude(
                     list(self.progress.values()),
@@ -154,6 +155,10 @@ class Play:
                     continue
                 self._epoll.register(player.bell, select.EPOLLIN)
                 self._proceed(player)
+            for env_id in self._births.ended():
+                self._reserved.pop(env_id)
+            if self._interrupts.count >= 2:
+                return
             if self._interrupts.count and not self._stopping:
                 self._stop()
             if not self._stopping:
@@ -187,10 +192,10 @@ class Play:
             if machine and not self._running and not any(progress.finished for progress in self.progress.values()):
                 raise held
             self._fail(environment.id, held)
-            self._leave(environment.id)
+            self._reserved.pop(environment.id)
             return
         if self._stopping:
-            self._births.end(held)
+            self._births.end(held, environment.id)
             return
         progress = self.progress[environment.id]
         progress.state = EnvState.RUNNING
@@ -208,7 +213,7 @@ class Play:
         except PolicyError as error:
             records.close()
             self._fail(environment.id, error)
-            self._births.end(held, lambda: self._leave(environment.id))
+            self._births.end(held, environment.id)
             return
         self._register(player)
         player.begin()
@@ -216,6 +221,7 @@ class Play:
     def _register(self, running: Running) -> None:
         self._running[running.bell] = running
         self._epoll.register(running.bell, select.EPOLLIN)
+        self._next_usage = 0.0  # a short one is looked at too
 
     def _advance(self, running: Running) -> None:
         if isinstance(running, Program):
@@ -266,11 +272,7 @@ class Play:
             self._papers.report(progress.env_id, progress.cause, progress.cause.detail)
         self._papers.ended(progress)
         held = running.fleet if isinstance(running, Player) else running.sandbox
-        self._births.end(held, lambda: self._leave(progress.env_id))
-
-    def _leave(self, env_id: str) -> None:
-        """From any thread: somebody else may start in its place."""
-        self._reserved.pop(env_id, None)
+        self._births.end(held, progress.env_id)
 
     def _fail(self, env_id: str, error: Exception) -> None:
         progress = self.progress[env_id]

@@ -1,8 +1,8 @@
 """One environment played through its episodes without ever waiting for it.
 
 ``begin`` and ``proceed`` ask and return; the answer is announced by ``bell`` becoming readable, and somebody else
-sleeps on the bells of all players. Who is slow or hung therefore holds up nobody. Deaths and deadlines are noticed by the
-run's watch, which rings the bell too.
+sleeps on the bells of all players. Who is slow or hung therefore holds up nobody. Deaths and deadlines are noticed
+by the run's watch, which rings the bell too.
 """
 
 from __future__ import annotations

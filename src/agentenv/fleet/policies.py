@@ -88,8 +88,8 @@ def make_policy(
 ) -> Policy | None:
     """The policy of one environment.
 
-    Every policy is called with ``(observation, action_space)`` and returns an action. A class is instantiated first, once
-    for each environment, with ``(observation_space, action_space, seed)``.
+    Every policy is called with ``(observation, action_space)`` and returns an action. A class is instantiated first,
+    once for each environment, with ``(observation_space, action_space, seed)``.
 
     Args:
         found: From ``find_policy``.

@@ -1,7 +1,7 @@
 """A ``command`` environment: a whole program in a sandbox, watched until it ends.
 
-Its exit status is a result, not an error of ours. What it writes to /out stays on the host, is watched for its size, and
-is never read here.
+Its exit status is a result, not an error of ours. What it writes to /out stays on the host, is watched for its size,
+and is never read here.
 """
 
 from __future__ import annotations

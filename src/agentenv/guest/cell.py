@@ -27,7 +27,7 @@ def run(control: socket.socket, *, nested: bool, network: bool) -> None:
     try:
         if nested:
             _build_view(settings, network=network)
-        elif not settings["isolated"]:
+        else:
             confine.adopt_orphans()
     except OSError as error:
         send_message(control, {"failed": str(error)})
@@ -37,13 +37,15 @@ def run(control: socket.socket, *, nested: bool, network: bool) -> None:
     os.close(stdout)
     os.close(stderr)
     parent = os.getpid()
+    if settings["isolated"]:
+        # Before the fork, so that there is no moment in which the environment could look into this process.
+        confine.hide_memory()
     child = os.fork()
     if child == 0:
         _become_environment(control, settings, parent=parent, network=network)
-    if nested:
-        confine.hide_memory()
+    if settings["isolated"]:
         confine.drop_privileges()
-    elif not settings["isolated"]:
+    else:
         signal.signal(signal.SIGTERM, lambda _number, _frame: os.kill(child, signal.SIGKILL))
     status = _reap_until(child)
     _kill_rest(child, everything=nested)
@@ -70,6 +72,7 @@ def _become_environment(control: socket.socket, settings: dict[str, Any], *, par
     """In the child: give up what is not needed, then run the environment or the command. Never returns."""
     status = 1
     try:
+        confine.show_memory()
         confine.die_with_parent(parent)
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -138,8 +138,13 @@ def drop_privileges() -> None:
 
 
 def hide_memory() -> None:
-    """Refuse /proc/self/mem and ptrace to other processes of the cell (they hold fewer capabilities than exec's owner)."""
+    """Refuse /proc/PID/{mem,environ,fd} and ptrace of this process, and of its children, to others of its user."""
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def show_memory() -> None:
+    """Undo ``hide_memory`` for this process: what is hidden cannot even open its own files in /proc."""
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def die_with_parent(parent: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from agentenv.guest.failure import failure
 from agentenv.wire import slot
 from agentenv.wire.layout import Reader, Writer, plan
+from agentenv.wire.likeness import is_plain, is_read_back
 from agentenv.wire.slot import Flag, Op, SlotLayout
 from agentenv.wire.values import decode, encode
 
@@ -49,8 +50,10 @@ class Served:
         self._floats = memory[: slot.HEADER].cast("d")
         self._next_step, self._same_step = attach["autoreset"] == "NextStep", attach["autoreset"] == "SameStep"
         actions, observations = plan(env.action_space), plan(env.observation_space)
+        self._root = observations.root
         array = np.frombuffer(memory, dtype=np.uint8)
-        read_action = Reader(actions, array[layout.action :], numpy_scalars=True).read
+        sampled = {"numpy_scalars": True, "keep_zero_d": not attach["batched"]}
+        read_action = Reader(actions, array[layout.action :], **sampled).read
         self._read_action = read_action if not actions.variable else lambda: read_action(self._request())
         self._write_observation = Writer(observations, array[layout.observation :]).write
         self._write_final = Writer(observations, array[layout.final :]).write
@@ -131,16 +134,17 @@ class Served:
             self._ended = True
             self._publish(variable, info, flags)
             return
-        # The final observation is stored before reset(), which may reuse the environment's own buffer.
+        # Stored before reset(), which may reuse the environment's own buffer and dict.
         final_variable = self._write_final(observation)
-        final_info = info
+        raw = None if is_read_back(self._root, observation) or not is_plain(self._root, observation) else [observation]
+        final = encode([info, final_variable, raw])
         observation, info = self.env.reset()
         variable = self._write_observation(observation)
-        self._answer(flags | Flag.RECORD | Flag.FINAL, [info, variable, final_info, final_variable])
+        self._answer(flags | Flag.RECORD | Flag.FINAL, [info, variable, final])
 
     def _publish(self, variable: list[object], info: dict[str, Any], flags: int) -> None:
         if variable:
-            self._answer(flags | Flag.RECORD, [info, variable, None, None])
+            self._answer(flags | Flag.RECORD, [info, variable, None])
         elif info:
             self._answer(flags | Flag.INFO, info)
         else:

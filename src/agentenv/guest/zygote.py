@@ -84,6 +84,9 @@ def main(config: dict[str, Any]) -> NoReturn:
         for network in (False, True):
             seccomp.program(platform.machine(), allow_network=network)  # built once, not in every cell
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; nobody here needs the statuses
+    if os.getpid() == 1:
+        # Where cells have no pid namespaces of their own, this is an unfiltered process that they could write into.
+        confine.hide_memory()
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -114,6 +117,7 @@ def _spawn(host: socket.socket, request: dict[str, Any], fd: int) -> None:
             os.closerange(3, fd)
             os.closerange(fd + 1, 65536)
             if namespaces:
+                confine.show_memory()
                 confine.map_ids(uid, gid)
             else:
                 confine.die_with_parent(parent)

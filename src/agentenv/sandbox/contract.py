@@ -105,6 +105,8 @@ class RuntimeOptions:
         out_root: Directory under which every ``SandboxSpec.out`` lies, or None.
         binary: Path of the runtime's program, or None to look for it.
         nested: "auto", or "never" to give every sandbox an outer wall of its own.
+        hidden: Host files and directories not to be shown, where they lie in a directory that is: other runs, the
+            configuration with everybody's variables.
     """
 
     run_id: str
@@ -114,6 +116,7 @@ class RuntimeOptions:
     out_root: Path | None = None
     binary: str | None = None
     nested: str = "auto"
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,16 +121,19 @@ def check_single_parity(
         return _compare_singles(ours, theirs, steps, seed)
 
 
-def as_declared(space: Space[Any], value: Any) -> Any:
-    """An observation in the form its space declares: ints for Discrete, arrays of the dtype for the array spaces."""
+def as_declared(space: Space[Any], value: Any, *, action: bool = False) -> Any:
+    """A value in the form its space declares: arrays of the dtype, ``()`` included, for the array spaces.
+
+    A Discrete observation is an int and a Discrete action a numpy scalar, as its ``sample`` gives it.
+    """
     if isinstance(space, spaces.Discrete):
-        return int(value)
+        return space.dtype.type(value) if action else int(value)
     if isinstance(space, (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete)):
         return np.asarray(value, space.dtype)
     if isinstance(space, spaces.Dict):
-        return {key: as_declared(part, value[key]) for key, part in space.spaces.items()}
+        return {key: as_declared(part, value[key], action=action) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(as_declared(part, item) for part, item in zip(space.spaces, value, strict=True))
+        return tuple(as_declared(part, item, action=action) for part, item in zip(space.spaces, value, strict=True))
     return value
 
 
@@ -175,7 +178,8 @@ def _compare_singles(ours: AgentENV, theirs: gymnasium.Env[Any, Any], steps: int
     episodes = 0
     for number in range(steps):
         action = actions.sample()
-        observation, reward, terminated, truncated, info = theirs.step(action)
+        # Gymnasium samples 0-d Boxes of integers as scalars and those of floats as arrays.
+        observation, reward, terminated, truncated, info = theirs.step(as_declared(actions, action, action=True))
         expected = as_declared(space, observation), float(reward), bool(terminated), bool(truncated), info
         assert_same(ours.step(action), expected, f"step {number}")
         if terminated or truncated:

@@ -39,6 +39,8 @@ def assert_same(got: Any, expected: Any, where: str = "value") -> None:
             assert_same(list(got.flat), list(expected.flat), where)
         elif got.tobytes() != expected.tobytes():
             raise AssertionError(f"{where}: expected {expected!r}, got {got!r}")
+    elif isinstance(expected, complex):
+        assert_same([got.real, got.imag], [expected.real, expected.imag], where)
     elif isinstance(expected, float):
         _assert_equal(struct.pack("<d", got).hex(), struct.pack("<d", expected).hex(), f"bits of {where}")
     else:

@@ -77,20 +77,6 @@ class SampledSpaces(gymnasium.Env[Any, Any]):
         return observation, float(mark), ended and even, ended and not even, info
 
 
-class SeededActionSpace(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Seeds the environment's action space with each seeded reset.
-
-    Some environments draw from it on their own (highway-env's info has a random action after a reset), and Gymnasium
-    does not seed it, so that without this they do not repeat themselves.
-    """
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """See ``gymnasium.Env.reset``."""
-        if seed is not None:
-            self.env.action_space.seed(seed)
-        return self.env.reset(seed=seed, options=options)
-
-
 class Patient(gymnasium.Env[Any, Any]):
     """Harmless while stepped; its methods do to its own process whatever a suite asks for through ``call``.
 

@@ -36,7 +36,7 @@ def encode(value: object) -> bytes:
     of one of the Python types becomes that type (an ``IntEnum`` an int). Everything else becomes an ``Opaque``.
 
     Raises:
-        ValueError: The value is nested deeper than 64 levels or contains itself, or holds more than 10 000 set elements
+        ValueError: The value is nested deeper than 64 levels or contains itself, or holds more than 4096 set elements
             and non-string keys.
     """
     if type(value) is dict and not value:
@@ -152,9 +152,9 @@ def _array(value: np.ndarray[Any, Any], depth: int, sink: Sink) -> str:
     dtype = value.dtype
     shape = ",".join(map(str, value.shape))
     if dtype.kind == "O":
-        return _items("o", [], depth, sink)[:-1] + "".join(
-            [f",[{shape}]", *["," + _text(item, depth + 1, sink) for item in value.ravel().tolist()], "]"]
-        )
+        _check_depth(depth)
+        items = [_text(item, depth + 1, sink) for item in value.ravel().tolist()]
+        return ",".join([f'["o",[{shape}]', *items]) + "]"
     if dtype.kind not in "biufcSUMm":
         return _opaque(describe_object(value), depth, sink)
     if dtype.itemsize == 0:

@@ -32,19 +32,22 @@ class Reader:
 
     read: Callable[..., Any]
 
-    def __init__(self, layout: SpaceLayout, buffer: Bytes, numpy_scalars: bool = False) -> None:
+    def __init__(
+        self, layout: SpaceLayout, buffer: Bytes, numpy_scalars: bool = False, keep_zero_d: bool = False
+    ) -> None:
         """Compile the reader.
 
         Args:
             layout: What ``plan`` gave.
             buffer: Contiguous uint8 array of at least ``layout.nbytes``.
             numpy_scalars: Return Discrete and 0-d values as numpy scalars, as iterating over a batch of actions does.
+            keep_zero_d: With ``numpy_scalars``, only Discrete; 0-d values of other spaces stay arrays, as sampled.
 
         Raises:
             ValueError: The buffer is too small or not contiguous bytes.
         """
         check_buffer(layout, buffer)
-        load = _load(layout.root, buffer, numpy_scalars)
+        load = _load(layout.root, buffer, numpy_scalars, keep_zero_d)
         expected = len(layout.variables)
 
         def read(variable: Sequence[object] = ()) -> Any:
@@ -77,13 +80,14 @@ def check_variables(layout: SpaceLayout, values: Sequence[object]) -> None:
         check_variable(leaf.space, value)
 
 
-def _load(part: Part, buffer: Bytes, numpy_scalars: bool) -> _Load:
+def _load(part: Part, buffer: Bytes, numpy_scalars: bool, keep_zero_d: bool) -> _Load:
     if isinstance(part, VariableLeaf):
         index = part.index
         return lambda variable: variable[index]
     if isinstance(part, Leaf):
-        return load_leaf(part, block_view(part, buffer), numpy_scalars)
-    children = [_load(child, buffer, numpy_scalars) for child in part.children]
+        scalar = numpy_scalars and (isinstance(part.space, spaces.Discrete) or not keep_zero_d)
+        return load_leaf(part, block_view(part, buffer), scalar)
+    children = [_load(child, buffer, numpy_scalars, keep_zero_d) for child in part.children]
     if part.keys is None:
         return lambda variable: tuple([child(variable) for child in children])
     pairs = list(zip(part.keys, children, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-MAX_HASHED = 10_000
+MAX_HASHED = 4096
 """Most set elements and non-string dict keys in one message: hashes of numbers can be made to collide on purpose, and
 the receiver's work grows with the square of their number."""
 

@@ -47,7 +47,10 @@ class Flag(IntFlag):
     INFO = 1
     """The payload is the info dict alone."""
     RECORD = 2
-    """The payload is a list: [info, variable leaves of the observation, final info, variable leaves of the final one]."""
+    """The payload is a list: [info, variable leaves of the observation, None or the final step's own payload].
+
+    That one, encoded before the reset, is [info, variable leaves, None or [the observation as it was given]].
+    """
     FINAL = 4
     """The episode ended in this step and the environment was reset: the final observation is in its own area."""
     VALUE = 8

@@ -15,7 +15,7 @@ from agentenv.errors import ProtocolError
 from agentenv.wire.sink import MAX_HASHED
 
 MAX_NESTING = 80
-_LONG_DIGITS = re.compile(r"[0-9]{4301}")
+_LONG_DIGITS = re.compile(r"(?<![0-9])[0-9]{4301}")  # tried once per run of digits, not once per digit
 _QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # the closing quote is optional so that no scan restarts
 _NOT_BRACKETS = re.compile(r"[^\[\]{}]+")
 

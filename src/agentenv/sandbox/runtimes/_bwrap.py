@@ -77,6 +77,12 @@ def build_arguments(
     arguments += ["--perms", "1777", "--size", size, "--tmpfs", "/dev/shm"]
     for path in view.binds:
         arguments += ["--ro-bind", source(path), path]
+    for path in view.hidden:
+        if os.path.isdir(path):
+            arguments += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
+        else:
+            # A device on a file system mounted without devices: there, and not to be opened.
+            arguments += ["--ro-bind", "/dev/null", path]
     for path, target in view.links:
         arguments += ["--symlink", target, path]
     arguments += ["--ro-bind-data", str(passwd_fd), "/etc/passwd", "--ro-bind-data", str(group_fd), "/etc/group"]

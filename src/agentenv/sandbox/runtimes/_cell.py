@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +32,8 @@ from agentenv.sandbox.cause import Exit, classify
 from agentenv.sandbox.contract import Output, SandboxSpec, Usage
 from agentenv.sandbox.runtimes._cgroup import Cgroup
 from agentenv.sandbox.runtimes._procfs import read_usage
+from agentenv.sandbox.runtimes._sender import ask_for_credentials, sender_pid
 
-_CREDENTIALS = struct.Struct("3i")
 _END_TIMEOUT_S = 10.0
 _MAX_LEFTOVER = 4 << 20
 
@@ -55,6 +54,7 @@ class CellSandbox:
         self.pid = 0
         self.pidfd = -1
         self.introductions: list[dict[str, Any]] = []
+        self.end_shell: Callable[[], None] | None = None
         self.on_destroyed: Callable[[], None] | None = None
         self._output = output
         self._cgroup = cgroup
@@ -65,7 +65,7 @@ class CellSandbox:
         self._lock = threading.Lock()
         try:
             self.control, self.guest_end = socket.socketpair()
-            self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            ask_for_credentials(self.control)
         except OSError as error:
             raise ResourceLimit(error.errno, f"cannot make a socket for {spec.id!r}: {error.strerror}") from error
 
@@ -74,17 +74,13 @@ class CellSandbox:
         self.guest_end.close()
         self.control.settimeout(max(0.01, deadline - time.monotonic()))
         try:
-            # The credentials come with the first byte; a peek at it leaves the message whole.
-            _data, ancillary, _flags, _address = self.control.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_PEEK)
-            for level, kind, data in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-                    self.pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+            self.pid = sender_pid(self.control)
             message, _ = receive_message(self.control, deadline=deadline)
         except TimeoutError:
             raise self._late("starting") from None
         except (ControlClosed, ValueError, OSError) as error:
             raise RuntimeUnavailable(f"sandbox {self.spec.id!r} ended before it could report: {error}") from error
-        self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        ask_for_credentials(self.control, False)
         if "failed" in message:
             raise RuntimeUnavailable(
                 f"sandbox {self.spec.id!r} cannot be made: {message['failed']}",
@@ -191,6 +187,9 @@ class CellSandbox:
                 raise AgentEnvError(f"sandbox {self.spec.id!r} (pid {self.pid}) does not die: stuck in the kernel")
             if self._gentle and self._cgroup is not None:
                 self._cgroup.kill()
+            if self.end_shell is not None:
+                # What shares its pid namespace with the first process outlives it, until the namespace ends.
+                self.end_shell()
 
     def cause(self) -> Cause:
         """Why it ended; see the contract."""
@@ -218,6 +217,11 @@ class CellSandbox:
             stats = self._cgroup.stats()
             return Usage(stats.cpu_s, stats.memory_bytes, stats.pids, stats.oom_kills)
         return read_usage(self.pid)
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether ``destroy`` was called."""
+        return self._destroyed
 
     def destroy(self) -> None:
         """End it and free everything; see the contract."""

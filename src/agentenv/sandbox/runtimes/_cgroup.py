@@ -59,6 +59,7 @@ class CgroupRun:
         self._hierarchy = hierarchy
         self._run = _PREFIX + run_id
         self._closed = False
+        self._shares: list[tuple[Cgroup, float]] = []
         try:
             hierarchy.make_run(self._run)
         except FileExistsError as error:
@@ -89,7 +90,12 @@ class CgroupRun:
             raise ValueError(f"group name {name!r}: expected 1 to 64 of A-Z a-z 0-9 _ . -, the first a letter or digit")
         limits = CgroupLimits(memory_mb=memory_mb, vcpu_count=vcpu_count, pids=pids)
         try:
-            return self._hierarchy.make_group(self._run, name, limits)
+            group = self._hierarchy.make_group(self._run, name, limits)
+            self._shares = [(one, share) for one, share in self._shares if not one.destroyed]
+            self._shares.append((group, vcpu_count))
+            # A group of many weighs as little as one process by default: on a busy machine every run would starve.
+            self._hierarchy.set_share(self._run, sum(share for _, share in self._shares))
+            return group
         except FileExistsError:
             raise RuntimeUnavailable(
                 f"control group {name!r} exists already in run {self.run_id}, or the kernel has a file of that name",

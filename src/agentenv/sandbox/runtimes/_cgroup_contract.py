@@ -90,6 +90,11 @@ class Cgroup(ABC):
         self._destroyed = False
 
     @property
+    def destroyed(self) -> bool:
+        """Whether it is gone for good."""
+        return self._destroyed
+
+    @property
     @abstractmethod
     def directories(self) -> tuple[Path, ...]:
         """Its directories: one with v2, one per controller with v1."""

@@ -84,6 +84,11 @@ class HierarchyV1:
             raise
         return CgroupV1(name, at)
 
+    def set_share(self, run: str, processes: float) -> None:
+        """Let the run weigh as much as so many busy processes outside any group."""
+        if cpu := self._at(run).get("cpu"):
+            fs.write(cpu / "cpu.shares", str(max(2, min(262144, round(1024 * processes)))))
+
     def runs(self) -> set[str]:
         """Returns the names of everything directly under the mounts."""
         found: set[str] = set()

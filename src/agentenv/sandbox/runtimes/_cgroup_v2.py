@@ -64,6 +64,11 @@ class HierarchyV2:
             raise
         return CgroupV2(name, directory)
 
+    def set_share(self, run: str, processes: float) -> None:
+        """Let the run weigh as much as so many busy processes outside any group."""
+        if "cpu" in self.controllers:
+            fs.write(self._parent / run / "cpu.weight", str(max(1, min(10000, round(100 * processes)))))
+
     def runs(self) -> set[str]:
         """Returns the names of everything directly under the parent."""
         return {entry.name for entry in os.scandir(self._parent) if entry.is_dir(follow_symlinks=False)}

@@ -47,11 +47,13 @@ class View:
         binds: Existing files and directories, parents before children, none inside another.
         links: Symbolic links to recreate: (path, target).
         notes: What was left out, in sentences for the log.
+        hidden: Files and directories below the binds to cover with nothing.
     """
 
     binds: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
 
 
 def homes() -> frozenset[str]:
@@ -121,6 +123,7 @@ def plan_view(
     *,
     directories: Sequence[str] = (),
     network: bool = False,
+    hidden: Sequence[str] = (),
     home_directories: Iterable[str] | None = None,
 ) -> View:
     """Decide what an environment sees.
@@ -129,6 +132,7 @@ def plan_view(
         paths: The ``sys.path`` it will have.
         directories: Further directories wanted whole, such as the configuration's own.
         network: Whether name resolution must work.
+        hidden: Files and directories that must not be seen even where they lie in what is shown.
         home_directories: Homes to protect; None looks for them.
     """
     protected = homes() if home_directories is None else frozenset(home_directories)
@@ -159,12 +163,23 @@ def plan_view(
         )
     # Where a path goes through a symbolic link, code may ask for either name.
     wanted.extend([real for path in wanted if (real := os.path.realpath(path)) != path and Path(path).is_dir()])
-    return View(_without_nested(wanted), tuple(links), tuple(dict.fromkeys(notes)))
+    binds = _without_nested(wanted)
+    covered = []
+    for path in dict.fromkeys(os.path.realpath(path) for path in hidden if os.path.exists(path)):
+        if any(_within(other, path) for other in wanted):
+            notes.append(f"{path} must be visible to environments, because code that they import lies in it")
+        elif any(_within(path, bind) for bind in binds):
+            covered.append(path)
+    return View(binds, tuple(links), tuple(dict.fromkeys(notes)), tuple(covered))
+
+
+def _within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _without_nested(paths: Iterable[str]) -> tuple[str, ...]:
     kept: list[str] = []
     for path in sorted(set(paths)):
-        if not any(path == other or path.startswith(other.rstrip("/") + "/") for other in kept):
+        if not any(_within(path, other) for other in kept):
             kept.append(path)
     return tuple(kept)

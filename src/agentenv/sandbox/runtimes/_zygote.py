@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -13,14 +14,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentenv.errors import RuntimeUnavailable
+from agentenv.errors import AgentEnvError, RuntimeUnavailable
 from agentenv.guest.control import ControlClosed, receive_message, send_message
+from agentenv.sandbox.runtimes._sender import ask_for_credentials, sender_pid
 
 _BOOTSTRAP = (
     "import sys, json; c = json.loads(sys.argv[1]); sys.path[:] = c['path'];"
     " from agentenv.guest.zygote import main; main(c)"
 )
 _START_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ class ZygoteProcess:
         self.failed: list[str] = []
         self._explain = explain
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process; closed in close()
+        self._pidfd = -1
         self._control, theirs = socket.socketpair()
+        ask_for_credentials(self._control)
         _held.add(self._control)
         with theirs:
             launch = prepare(theirs.fileno())
@@ -125,10 +130,13 @@ class ZygoteProcess:
         """
         self._control.settimeout(_START_TIMEOUT_S)
         try:
+            pid = sender_pid(self._control)
             message, _ = receive_message(self._control)
-        except (ControlClosed, ValueError, TimeoutError) as error:
+            ask_for_credentials(self._control, False)
+            self._pidfd = os.pidfd_open(pid)
+        except (ProcessLookupError, ControlClosed, ValueError, TimeoutError) as error:
             silent = isinstance(error, TimeoutError)
-            self._end()
+            self.end()
             text = self._read_stderr()
             self.close()
             what = f"said nothing for {_START_TIMEOUT_S:.0f} s" if silent else "ended while starting"
@@ -150,16 +158,21 @@ class ZygoteProcess:
             raise RuntimeUnavailable(f"the outer sandbox is gone:\n{self._read_stderr()}".rstrip()) from error
 
     def alive(self) -> bool:
-        """Whether it still runs."""
-        return self._process.poll() is None
+        """Whether it still runs; bubblewrap's own process, which only waits for it, may have been killed."""
+        return self._process.poll() is None if self._pidfd < 0 else not _ended(self._pidfd, 0)
 
-    def close(self) -> None:
-        """End it and everything in it. Idempotent; returns when the processes are gone."""
-        self._end()
-        self._control.close()
-        self._stderr.close()
+    def end(self) -> None:
+        """Kill it and, where it is the first process of a pid namespace, everything in that. Idempotent.
 
-    def _end(self) -> None:
+        The kernel reports the end of such a process only when no other is left in its namespace.
+        """
+        if self._pidfd >= 0 and not _ended(self._pidfd, 0):
+            try:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            if not _ended(self._pidfd, _END_TIMEOUT_S):
+                raise AgentEnvError("the outer sandbox does not die: a process in it is stuck in the kernel")
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -167,9 +180,24 @@ class ZygoteProcess:
                 pass
             self._process.wait()
 
+    def close(self) -> None:
+        """End it and free everything. Idempotent; returns when the processes are gone."""
+        self.end()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self._control.close()
+        self._stderr.close()
+
     def _read_stderr(self) -> str:
         if self._stderr.closed:
             return ""
         self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, self._stderr.tell() - 4096))
         return self._stderr.read().decode(errors="replace")
+
+
+def _ended(pidfd: int, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(int(timeout_s * 1000)))

@@ -17,6 +17,7 @@ from agentenv.errors import ClosedError, RuntimeUnavailable
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
 from agentenv.sandbox.runtimes import _bwrap
 from agentenv.sandbox.runtimes._birth import Cradle, create_cells, settings_for
+from agentenv.sandbox.runtimes._cell import CellSandbox
 from agentenv.sandbox.runtimes._cgroup import open_run
 from agentenv.sandbox.runtimes._stage_plan import StagePlan, plan_stage
 from agentenv.sandbox.runtimes._view import plan_view
@@ -48,12 +49,12 @@ class BubblewrapRuntime:
             options.paths,
             directories=[path for path in options.paths if os.path.isdir(path)],
             network=options.network,
+            hidden=options.hidden,
         )
         for note in self._view.notes:
             logger.warning("%s", note)
         self._groups = open_run(options.run_id)
-        self._sandboxes: list[Sandbox] = []
-        self._own: list[ZygoteProcess] = []
+        self._sandboxes: list[CellSandbox] = []
         self._closed = False
         self._ready = False
         self._stage: StagePlan = plan_stage(self._view, options.paths, options.out_root)
@@ -94,9 +95,10 @@ class BubblewrapRuntime:
             for zygote in own:
                 zygote.close()
             raise
-        self._own.extend(own)
         for cell, zygote in zip(cells, own, strict=False):
+            cell.end_shell = zygote.end
             cell.on_destroyed = zygote.close
+        self._sandboxes = [cell for cell in self._sandboxes if not cell.destroyed]
         self._sandboxes.extend(cells)
         return list(cells)
 
@@ -119,9 +121,8 @@ class BubblewrapRuntime:
         self._closed = True
         for sandbox in self._sandboxes:
             sandbox.destroy()
-        for zygote in (self._zygote, *self._own):
-            if zygote is not None:
-                zygote.close()
+        if self._zygote is not None:
+            self._zygote.close()
         if self._groups is not None:
             self._groups.close()
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from agentenv.errors import ClosedError
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
 from agentenv.sandbox.runtimes._birth import Cradle, create_cells, settings_for
+from agentenv.sandbox.runtimes._cell import CellSandbox
 from agentenv.sandbox.runtimes._cgroup import open_run
 from agentenv.sandbox.runtimes._zygote import Launch, ZygoteProcess, zygote_command, zygote_variables
 
@@ -34,7 +35,7 @@ class ProcessRuntime:
         )
         self._options = options
         self._groups = open_run(options.run_id)
-        self._sandboxes: list[Sandbox] = []
+        self._sandboxes: list[CellSandbox] = []
         self._closed = False
         self._ready = False
         self._zygote = self._start()
@@ -53,6 +54,7 @@ class ProcessRuntime:
             groups=self._groups,
             gentle=True,
         )
+        self._sandboxes = [cell for cell in self._sandboxes if not cell.destroyed]
         self._sandboxes.extend(cells)
         return list(cells)
 

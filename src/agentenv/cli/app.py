@@ -1,0 +1,81 @@
+"""All commands under one name, and the form ``agentenv --config FILE``, which is ``agentenv run FILE``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+import agentenv
+from agentenv.cli.bench import bench
+from agentenv.cli.exits import OK, guarded, silence_stdout
+from agentenv.cli.logs import logs
+from agentenv.cli.run import run
+from agentenv.cli.runs import runs
+from agentenv.cli.runtimes import runtimes
+from agentenv.cli.schema import schema
+from agentenv.cli.sweep import sweep
+
+# Plain help: the rich one costs a third of a second and breaks the examples' lines.
+app = typer.Typer(
+    name="agentenv",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"agentenv {agentenv.__version__}")
+        raise typer.Exit(OK)
+
+
+@app.callback()
+def describe(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Isolated, reproducible environments for reinforcement-learning agents.
+
+    \b
+    Examples:
+      agentenv run examples/gridworld.toml
+      agentenv --config examples/gridworld.toml     the same
+      agentenv runtimes                             what works on this machine
+
+    \b
+    Exit codes: 0 ok, 1 the run failed, 2 wrong usage or configuration, 3 this machine cannot do it,
+    130 ended by Ctrl-C, 143 ended by SIGTERM.
+    """
+
+
+for command in (run, runtimes, runs, logs, bench, schema, sweep):
+    app.command()(guarded(command))
+
+
+def run_app(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
+    if arguments and arguments[0].startswith("-") and any(a.partition("=")[0] == "--config" for a in arguments):
+        arguments = ["run", *arguments]
+    try:
+        app(args=arguments, prog_name="agentenv")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else OK
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            silence_stdout()
+        return code
+    return OK
+
+
+if os.environ.get("AGENTENV_DEBUG") == "1":
+    import faulthandler
+
+    faulthandler.enable()

@@ -1,0 +1,90 @@
+"""The one place where errors become exit codes and words for a terminal.
+
+A user sees a traceback only after asking for it: with ``-v -v`` or AGENTENV_DEBUG=1.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import typer
+
+from agentenv.errors import AgentEnvError, ConfigError, ResourceLimit, RuntimeUnavailable
+
+OK, FAILED, USAGE, MACHINE, INTERRUPTED = 0, 1, 2, 3, 130
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def exit_code(error: BaseException) -> int:
+    """The code that stands for an error."""
+    if isinstance(error, ConfigError):
+        return USAGE
+    if isinstance(error, RuntimeUnavailable | ResourceLimit):
+        return MACHINE
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+
+
+def error_record(error: BaseException) -> dict[str, Any]:
+    """An error as the JSON object that ``--json`` prints instead of a result."""
+    record: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    if isinstance(error, ConfigError):
+        record["problems"] = [
+            {"where": p.where, "path": p.path, "message": p.message, "hint": p.hint} for p in error.problems
+        ]
+    return {"error": record, "exit_code": exit_code(error)}
+
+
+def guarded(command: Command) -> Command:
+    """A command whose errors end in words and the right exit code."""
+
+    @functools.wraps(command)
+    def call(**arguments: Any) -> None:
+        debug = arguments.get("verbose", 0) >= 2 or os.environ.get("AGENTENV_DEBUG") == "1"
+        try:
+            command(**arguments)
+        except BrokenPipeError:
+            # Whoever read our output has seen enough, as in `agentenv runs | head`.
+            silence_stdout()
+        except KeyboardInterrupt as error:
+            raise typer.Exit(exit_code(error)) from error
+        except (AgentEnvError, OSError) as error:
+            _report(error, as_json=bool(arguments.get("json_")), debug=debug)
+            raise typer.Exit(exit_code(error)) from error
+        except typer.Exit:
+            raise
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] in ("typer", "click"):
+                raise
+            _report(error, as_json=bool(arguments.get("json_")), debug=debug, unexpected=True)
+            raise typer.Exit(FAILED) from error
+
+    return call  # type: ignore[return-value]  # same signature, through functools.wraps
+
+
+def silence_stdout() -> None:
+    """Point stdout nowhere, so that nothing more fails because its reader is gone."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _report(error: Exception, *, as_json: bool, debug: bool, unexpected: bool = False) -> None:
+    from agentenv.cli.console import print_json
+    from agentenv.telemetry.text import printable
+
+    if debug:
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
+    text = str(error)
+    if unexpected:
+        text = f"{type(error).__name__}: {text}\n  this is a fault of agentenv; AGENTENV_DEBUG=1 shows where"
+    elif not isinstance(error, AgentEnvError):
+        text = f"{type(error).__name__}: {text}"
+    sys.stderr.write(f"agentenv: {printable(text)}\n")
+    if as_json:
+        print_json(error_record(error))

@@ -1,0 +1,25 @@
+"""``agentenv sweep``: remove what killed runs left behind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def sweep(json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Remove control groups of runs that were killed. Every run does it when it starts; runs that live are left alone.
+
+    \b
+    Example:
+      agentenv sweep
+    """
+    from agentenv.cli.console import open_stdout, print_json, print_result
+    from agentenv.sandbox.runtimes._cgroup import sweep as sweep_groups
+
+    removed = sweep_groups()
+    if json_:
+        print_json({"removed": list(removed)})
+        return
+    names = f": {', '.join(removed)}" if removed else ""
+    print_result(open_stdout(), f"removed the control groups of {len(removed)} runs{names}")

@@ -1,0 +1,312 @@
+"""Deeds that break the protocol: lying lengths and flags, forged messages, bells rung wrongly or not at all.
+
+They write the shared memory and the descriptors directly, as native code in an environment could. The offsets are those
+of ``agentenv.wire.slot``, which are public.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pickle
+import random
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from agentenv.guest.control import EXIT, EXIT_MAGIC
+from agentenv.testing.hostile.cage import channel_memory, descriptors
+from agentenv.wire import slot
+from agentenv.wire.slot import Flag
+
+_FOR_EVER_S = 1e6
+_RING = (1).to_bytes(8, "little")
+_DONE, _STATUS, _LENGTH = slot.GROUP_DONE // 8, slot.STATUS // 8, slot.OUT_LENGTH // 8
+
+
+def _hang() -> NoReturn:
+    while True:
+        time.sleep(_FOR_EVER_S)
+
+
+def _ring() -> None:
+    for bell in descriptors().bells_out:
+        os.write(bell, _RING)
+
+
+def _answer(status: int, length: int, payload: bytes = b"", *, ring: bool = True) -> NoReturn:
+    """Answer the request in the guest's place, then never again."""
+    memory = channel_memory()
+    words, raw = memory.words(), memory.raw()
+    if payload:
+        raw[-len(payload) :] = payload  # the outbox ends with the slot
+    words[_STATUS], words[_LENGTH] = status, length
+    words[_DONE] = words[slot.GROUP_TICKET // 8]
+    if ring:
+        _ring()
+    _hang()
+
+
+def _answering(status: int, length: int) -> Callable[[Any], NoReturn]:
+    return lambda env: _answer(status, length)
+
+
+def _garbage_everywhere(env: Any) -> NoReturn:
+    raw, rng = channel_memory().raw(), random.Random(1)
+    for _ in range(50):
+        raw[:] = rng.randbytes(len(raw))
+        _ring()
+    raw[:] = b"\xff" * len(raw)
+    _answer((1 << 64) - 1, (1 << 64) - 1)
+
+
+def _hosts_words(env: Any) -> dict[str, Any]:
+    """Overwrite what the host wrote for the guest; then answer like an honest environment."""
+    words = channel_memory().words()
+    kept = list(words[:4])
+    for value in (0, 1, (1 << 64) - 1, 1 << 63):
+        words[:4] = memoryview(struct.pack("4Q", *[value] * 4)).cast("Q")
+    words[:4] = memoryview(struct.pack("4Q", *kept)).cast("Q")
+    return {}
+
+
+def _done_early(env: Any) -> NoReturn:
+    """Claim to have served requests that have not been made."""
+    words = channel_memory().words()
+    words[_DONE] = words[slot.GROUP_TICKET // 8] + 1
+    _ring()
+    _hang()
+
+
+def _done_backwards(env: Any) -> NoReturn:
+    words = channel_memory().words()
+    for step in range(1000):
+        words[_DONE] = words[slot.GROUP_TICKET // 8] - 1 - step
+        _ring()
+    _hang()
+
+
+def _silent_answer(env: Any) -> NoReturn:
+    """Answer after the host has gone to sleep, and do not wake it."""
+    time.sleep(0.2)
+    _answer(0, 0, ring=False)
+
+
+def _flicker(env: Any) -> NoReturn:
+    """Have the answer there and not there, as fast as it goes, ringing all the time."""
+    words, bells = channel_memory().words(), descriptors().bells_out
+    ticket = words[slot.GROUP_TICKET // 8]
+    for bell in bells:
+        os.set_blocking(bell, False)
+    while True:
+        words[_DONE] = ticket
+        words[_DONE] = 0
+        for bell in bells:
+            with contextlib.suppress(BlockingIOError):
+                os.write(bell, _RING)
+
+
+def _fill_bell(env: Any) -> NoReturn:
+    for bell in descriptors().bells_out:
+        os.set_blocking(bell, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(bell, b"\xff" * 4096)
+    _hang()
+
+
+def _steal_rings(env: Any) -> NoReturn:
+    """Open the bell it rings from the other side, and take every ring out of it."""
+    for bell in descriptors().bells_out:
+        fd = os.open(f"/proc/self/fd/{bell}", os.O_RDONLY)
+        while True:
+            os.read(fd, 65536)
+    _hang()
+
+
+def _never_read_bell(env: Any) -> NoReturn:
+    """Answer every request from here on, without ever reading the bell that announces it."""
+    words = channel_memory().words()
+    while True:
+        ticket = words[slot.GROUP_TICKET // 8]
+        if words[_DONE] != ticket:
+            words[_STATUS] = 0
+            words[_DONE] = ticket
+            _ring()
+        time.sleep(0)
+
+
+def _close_everything(env: Any) -> NoReturn:
+    os.closerange(3, 256)
+    _hang()
+
+
+def _close_bells(env: Any) -> dict[str, Any]:
+    held = descriptors()
+    for fd in (*held.bells_in, *held.bells_out):
+        os.close(fd)
+    return {}
+
+
+def _unblock_descriptors(env: Any) -> dict[str, Any]:
+    held = descriptors()
+    for fd in (held.control, *held.bells_in, *held.bells_out):
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_NONBLOCK | os.O_APPEND)
+    return {}
+
+
+def _resize_memory(env: Any) -> dict[str, Any]:
+    held = descriptors().memory
+    resized = 0
+    for fd in held:
+        for size in (0, 1 << 40):
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, size)
+                resized += 1
+    return {"tried": len(held), "resized": resized}
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch /tmp/agentenv-pickle-bomb",)
+
+
+def _pickle_bomb(env: Any) -> NoReturn:
+    payload = pickle.dumps(_Bomb())
+    _answer(int(Flag.INFO), len(payload), payload)
+
+
+def _write_control(data: bytes) -> None:
+    fd = descriptors().control
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _garbage_on_control(env: Any) -> dict[str, Any]:
+    """Garbage first, then an honest answer too large for the slot, which must come by the same way."""
+    _write_control(random.Random(2).randbytes(50_000))
+    return {"large": "x" * 200_000}
+
+
+def _fill_control(env: Any) -> NoReturn:
+    fd = descriptors().control
+    os.set_blocking(fd, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(fd, b"\xff" * 65536)
+    os._exit(7)
+
+
+def _forged_exit(env: Any) -> NoReturn:
+    """Report an honourable end, and live on."""
+    _write_control(EXIT.pack(EXIT_MAGIC, 1, 0, 0))
+    _hang()
+
+
+def _dribble_promise(env: Any) -> NoReturn:
+    """Promise a megabyte on the control socket and send a byte now and then."""
+
+    def dribble() -> None:
+        while True:
+            _write_control(b"\0")
+            time.sleep(0.5)
+
+    threading.Thread(target=dribble, daemon=True).start()
+    _answer(int(Flag.INFO | Flag.SPILLED), 1 << 20)
+
+
+def _info(make: Callable[[], Any]) -> Callable[[Any], dict[str, Any]]:
+    return lambda env: {"value": make()}
+
+
+def _nested() -> Any:
+    value: Any = 0
+    for _ in range(50_000):
+        value = [value]
+    return value
+
+
+def _introduce(record: Any) -> Callable[[Any], NoReturn]:
+    """Introduce itself in the guest's place, from within the constructor."""
+
+    def introduce(env: Any) -> NoReturn:
+        body = record if isinstance(record, bytes) else json.dumps(record).encode()
+        _write_control(struct.pack("<I", len(body)) + body)
+        _hang()
+
+    return introduce
+
+
+def _dribble_introduction(env: Any) -> NoReturn:
+    _write_control(struct.pack("<I", 1 << 19))
+    while True:
+        _write_control(b" ")
+        time.sleep(0.05)
+
+
+def _announce(length: int) -> Callable[[Any], NoReturn]:
+    def announce(env: Any) -> NoReturn:
+        _write_control(struct.pack("<I", length) + b"x" * 64)
+        _hang()
+
+    return announce
+
+
+_ONE = {"type": "Discrete", "n": 1 << 40, "start": 0, "dtype": "<i8"}
+_TWO = {"type": "Discrete", "n": 2, "start": 0, "dtype": "<i8"}
+_HUGE = {"type": "Box", "dtype": "<f8", "shape": [1 << 20, 1 << 20], "low": "AAAAAAAAAAA=", "high": "AAAAAAAA8D8=",
+         "bounded_below": "AQ==", "bounded_above": "AQ=="}  # fmt: skip
+_DEEP: Any = _TWO
+for _ in range(300):
+    _DEEP = {"type": "Tuple", "spaces": [_DEEP]}
+
+
+def _said(observation: Any = _ONE, action: Any = _TWO, **rest: Any) -> dict[str, Any]:
+    return {"ready": [{"observation_space": observation, "action_space": action, "metadata": {}, **rest}]}
+
+
+LIES: dict[str, Callable[[Any], dict[str, Any] | None]] = {
+    "garbage_everywhere": _garbage_everywhere, "hosts_words": _hosts_words,
+    "done_early": _done_early, "done_backwards": _done_backwards, "silent_answer": _silent_answer,
+    "flicker": _flicker, "fill_bell": _fill_bell, "steal_rings": _steal_rings, "never_read_bell": _never_read_bell,
+    "close_everything": _close_everything, "close_bells": _close_bells, "unblock_descriptors": _unblock_descriptors,
+    "resize_memory": _resize_memory, "pickle_bomb": _pickle_bomb,
+    "length_beyond_the_slot": _answering(int(Flag.INFO), 1 << 20),
+    "length_beyond_everything": _answering(int(Flag.INFO), (1 << 64) - 1),
+    "length_zero": _answering(int(Flag.INFO), 0),
+    "promise_nothing_sent": _answering(int(Flag.INFO | Flag.SPILLED), 1 << 20),
+    "promise_beyond_the_limit": _answering(int(Flag.INFO | Flag.SPILLED), 1 << 40),
+    "every_flag": _answering((1 << 64) - 1, 16), "unknown_flags": _answering(1 << 40, 0),
+    "final_out_of_place": _answering(int(Flag.RECORD | Flag.FINAL), 8),
+    "error_without_texts": _answering(int(Flag.ERROR), 8), "value_out_of_place": _answering(int(Flag.VALUE), 8),
+    "garbage_on_control": _garbage_on_control, "fill_control": _fill_control, "forged_exit": _forged_exit,
+    "dribble_promise": _dribble_promise,
+    "info_of_1_gb": _info(lambda: bytes(1 << 30)), "info_of_80_mb": _info(lambda: bytes(80 << 20)),
+    "info_nested": _info(_nested), "info_of_many_keys": lambda env: {str(i): i for i in range(1_000_000)},
+    "info_with_odd_keys": lambda env: {1: 2, (3, 4): 5},  # type: ignore[dict-item]
+    "info_with_masks": lambda env: {"a": 1, "_a": "x", "_b": 2, "final_info": 3, "final_obs": 4},
+    "info_of_huge_number": _info(lambda: 10**6000), "info_of_nan": _info(lambda: float("nan")),
+    "info_of_surrogates": _info(lambda: "\ud800"), "info_of_objects": _info(lambda: threading.Lock()),
+    "introduce_no_json": _introduce(b"\xff\xfe{"), "introduce_deep_json": _introduce(b"[" * 500_000),
+    "introduce_long_number": _introduce(b'{"ready":' + b"9" * 100_000 + b"}"),
+    "introduce_a_list": _introduce([1, 2]), "introduce_a_number": _introduce({"ready": 5}),
+    "introduce_numbers": _introduce({"ready": [5]}), "introduce_too_many": _introduce({"ready": [{}, {}]}),
+    "introduce_nothing": _introduce({"ready": [{}]}), "introduce_other": _introduce({"hello": 1}),
+    "introduce_terabytes": _introduce(_said(_HUGE)), "introduce_deep_space": _introduce(_said(_DEEP)),
+    "introduce_bad_dtype": _introduce(_said({**_HUGE, "dtype": "|O8"})),
+    "introduce_no_space": _introduce(_said(observation="Discrete")),
+    "introduce_error_of_numbers": _introduce({"error": [1, 2, 3]}),
+    "introduce_escapes": _introduce({"error": ["\x1b[2Jname", "\x1b]0;x\x07message", "\x1b[31mtrace"]}),
+    "introduce_wrong_types": _introduce(
+        _said(metadata={"render_modes": 5, "x": [1]}, render_mode={"a": 1}, spec_id=["x"])
+    ),
+    "introduce_odd_id": _introduce(_said(spec_id="a b/../../etc-v0")),
+    "announce_4_gb": _announce((1 << 32) - 1), "announce_more_than_sent": _announce(1 << 16),
+    "dribble_introduction": _dribble_introduction,
+}  # fmt: skip

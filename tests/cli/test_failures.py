@@ -1,0 +1,126 @@
+"""Environments that hang, crash or cheat among healthy ones: the cause is typed, the others go on, the run fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentenv.fleet.rundir import RunDir
+from agentenv.telemetry.records import read_records
+
+HEALTHY = 'id = "healthy"\nenv = "misbehaving:Fine"\nepisodes = 20\ncount = 2'
+
+
+def one(summary, env_id: str):
+    (found,) = (e for e in summary["environments"] if e["id"] == env_id)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "kind", "words"),
+    [
+        ("Hangs", "step_timeout_s = 0.5", "timeout", "blocked"),
+        ("Exits", "", "exit", "status 3"),
+        ("Segfaults", "", "signal", "SIGSEGV"),
+        ("Raises", "", "exception", "LookupError"),
+        ("FailsToBuild", "", "exception", "RuntimeError"),
+        ("Missing", "", "exception", "EnvironmentNotFound"),
+        ("Hungry", "memory_mb = 128", "out_of_memory", "128"),
+    ],
+)
+def test_a_failure_is_typed_and_stays_alone(command, name: str, extra: str, kind: str, words: str) -> None:
+    bad = f'id = "bad"\nenv = "misbehaving:{name}"\n{extra}'
+    summary = command.run(command.config(HEALTHY, bad), code=1)
+    assert summary["state"] == "failed"
+    assert [one(summary, f"healthy-{i}")["state"] for i in range(2)] == ["done", "done"]
+    assert one(summary, "healthy-0")["steps"] == 100
+    cause = one(summary, "bad")["cause"]
+    if name == "Hungry" and cause["kind"] == "exception":
+        pytest.skip("no control group holds the memory here; the limit per process gave a MemoryError")
+    assert cause["kind"] == kind
+    assert words in cause["detail"]
+    if kind == "exit":
+        assert cause["exit_code"] == 3
+    records, _ = read_records(RunDir.open(Path(summary["run_dir"])).environment("bad").episodes)
+    built = name not in ("FailsToBuild", "Missing")
+    assert [(r["outcome"], r["length"]) for r in records] == ([("failed", 2)] if built else [])
+
+
+def test_every_environment_may_fail(command) -> None:
+    summary = command.run(command.config('id = "a"\nenv = "misbehaving:FailsToBuild"\ncount = 4'), code=1)
+    assert [e["cause"]["kind"] for e in summary["environments"]] == ["exception"] * 4
+
+
+def test_the_traceback_and_last_output_are_told_without_escape_sequences(command) -> None:
+    done = command("run", command.config('id = "a"\nenv = "misbehaving:Raises"', 'id = "b"\nenv = "misbehaving:Exits"'))
+    assert done.returncode == 1
+    assert "LookupError: no such cell" in done.stderr
+    assert "misbehaving.py" in done.stderr
+    assert "about to exit" in done.stderr
+    assert "\x1b" not in done.stderr + done.stdout
+    assert "exception" in done.stdout
+
+
+def test_a_hung_environment_holds_up_nobody(command) -> None:
+    # The healthy one plays hundreds of steps while the other one uses up its whole deadline, and has ended before it.
+    healthy = 'id = "h"\nenv = "misbehaving:Fine"\nepisodes = 50'
+    hung = 'id = "bad"\nenv = "misbehaving:Hangs"\nstep_timeout_s = 4.0'
+    summary = command.run(command.config(hung, healthy), code=1)
+    assert one(summary, "h")["steps"] == 250
+    assert one(summary, "h")["duration_s"] < one(summary, "bad")["duration_s"]
+
+
+def test_large_infos_are_taken(command) -> None:
+    summary = command.run(command.config('id = "a"\nenv = "misbehaving:LargeInfo"', HEALTHY))
+    assert one(summary, "a")["steps"] == 5
+
+
+def test_output_of_any_kind_is_kept_raw_and_shown_clean(command) -> None:
+    summary = command.run(command.config('id = "a"\nenv = "misbehaving:Talks"\nmemory_mb = 256'))
+    place = RunDir.open(Path(summary["run_dir"])).environment("a")
+    raw = place.stdout.read_bytes()
+    assert "grüße 世界".encode() in raw
+    assert b"\x1b]0;owned" in raw
+    assert len(raw) > 1 << 20
+    shown = command("logs", "latest", "a").stdout
+    assert shown.startswith("grüße 世界 plain red\n")
+    assert "\x1b" not in shown
+    assert shown.endswith("x\n")
+    assert len(shown.splitlines()[1]) == 1 << 20
+    assert command("logs", "latest", "a", "--stderr").stdout == "a warning\n"
+    wrong = command("logs", "latest", "aa")
+    assert wrong.returncode == 2
+    assert "did you mean 'a'" in wrong.stderr
+
+
+def program(env_id: str, code: str, extra: str = "") -> str:
+    return f'id = "{env_id}"\ncommand = ["python", "-c", """{code}"""]\n{extra}'
+
+
+def test_commands_run_to_their_end(command) -> None:
+    flood = (
+        "n=0\nwhile True:\n  open('/out/f%d' % n, 'wb').write(bytes(1 << 20)); n += 1\n  __import__('time').sleep(0.01)"
+    )
+    summary = command.run(
+        command.config(
+            program("ok", "open('/out/r','w').write('hello'); print('said')"),
+            program("bad", "raise SystemExit(7)"),
+            program("slow", "import time; time.sleep(3600)", "timeout_s = 0.5"),
+            program("full", flood, "disk_mb = 8"),
+            program("link", "import os; os.symlink('/etc', '/out/etc'); os.symlink('/proc/1/root', '/out/root')"),
+            'id = "none"\ncommand = ["no-such-program"]',
+        ),
+        code=1,
+    )
+    assert {e["id"]: e["state"] for e in summary["environments"]} == {
+        "ok": "done", "bad": "failed", "slow": "failed", "full": "failed", "link": "done", "none": "failed",
+    }  # fmt: skip
+    assert one(summary, "ok")["exit_code"] == 0
+    assert one(summary, "bad")["exit_code"] == 7
+    assert one(summary, "slow")["cause"]["kind"] == "timeout"
+    assert one(summary, "full")["cause"]["kind"] == "disk_full"
+    assert one(summary, "none")["exit_code"] == 127
+    run_dir = Path(summary["run_dir"])
+    assert (run_dir / one(summary, "ok")["out"] / "r").read_text() == "hello"
+    assert command("logs", "latest", "ok").stdout == "said\n"
