@@ -24,8 +24,8 @@ def one(summary, env_id: str):
         ("Exits", "", "exit", "status 3"),
         ("Segfaults", "", "signal", "SIGSEGV"),
         ("Raises", "", "exception", "LookupError"),
-        ("FailsToBuild", "", "exception", "RuntimeError"),
-        ("Missing", "", "exception", "EnvironmentNotFound"),
+        ("FailsToBuild", "", "start_failed", "RuntimeError"),
+        ("Missing", "", "start_failed", "EnvironmentNotFound"),
         ("Hungry", "memory_mb = 128", "out_of_memory", "128"),
     ],
 )
@@ -49,7 +49,7 @@ def test_a_failure_is_typed_and_stays_alone(command, name: str, extra: str, kind
 
 def test_every_environment_may_fail(command) -> None:
     summary = command.run(command.config('id = "a"\nenv = "misbehaving:FailsToBuild"\ncount = 4'), code=1)
-    assert [e["cause"]["kind"] for e in summary["environments"]] == ["exception"] * 4
+    assert [e["cause"]["kind"] for e in summary["environments"]] == ["start_failed"] * 4
 
 
 def test_the_traceback_and_last_output_are_told_without_escape_sequences(command) -> None:

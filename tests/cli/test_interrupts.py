@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cgroup_children import ours
-from cli_watch import descendants, poll, running
 
 from agentenv.fleet.rundir import RunDir, RunState
 from agentenv.fleet.runs import list_runs
 from agentenv.telemetry.records import read_records
+from cgroup_children import ours
+from cli_watch import descendants, poll, running
 
 ENDLESS = 'id = "a"\nenv = "misbehaving:Fine"\nepisodes = 1000000\ncount = 3'
 HUNG = 'id = "hung"\nenv = "misbehaving:Hangs"\nstep_timeout_s = 300.0'

@@ -18,7 +18,7 @@ def main() -> None:
     from gymnasium.vector import AsyncVectorEnv
 
     from agentenv.guest.maker import make_environment
-    from agentenv.sandbox.runtimes._procfs import read_usage
+    from agentenv.sandbox.runtimes._usage import descendants, read_usage
 
     # What an environment prints must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w")
@@ -29,10 +29,11 @@ def main() -> None:
     startup_s = time.monotonic() - started
     vec.reset(seed=0)
     vec.action_space.seed(0)
-    pids = [process.pid for process in vec.processes if process.pid is not None]
+    workers = [process.pid for process in vec.processes if process.pid is not None]
+    family = [pid for worker in workers for pid in (worker, *descendants(worker))]
 
     def used() -> float:
-        return sum(read_usage(pid).cpu_s for pid in pids)
+        return read_usage(family).cpu_s
 
     def answer(record: dict[str, Any]) -> None:
         answers.write(json.dumps(record) + "\n")
@@ -55,7 +56,7 @@ def main() -> None:
                 "elapsed_s": elapsed,
                 "host_s": host_s,
                 "cpu_s": host_s + used() - guests,
-                "memory_mb": sum(read_usage(pid).memory_bytes for pid in pids) / 2**20,
+                "memory_mb": read_usage(family).memory_bytes / 2**20,
             }
         )
     vec.close()

@@ -142,19 +142,30 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a sandbox uses now.
+    """What a sandbox, or a set of processes, uses now.
 
     Attributes:
-        cpu_s: CPU seconds since its start.
-        memory_bytes: Memory it does not share with others.
-        processes: Processes alive in it.
+        cpu_s: Processor time in seconds: of the processes and the children they have waited for, or of everything that
+            ever ran in the control group.
+        memory_bytes: Unshared memory. From /proc: pages no other process maps. From a control group: anonymous and
+            shared-memory pages charged to it.
+        rss_bytes: Resident memory, shared pages counted once per process. From a control group: all that is charged,
+            page cache included.
+        processes: Processes found alive. From a control group: processes and threads.
+        io_read_bytes: Read from disks, page cache hits not included.
+        io_write_bytes: Written, or to be written, to disks.
         oom_kills: Kills by the memory limit so far.
+        partial: Some process belongs to another user: its memory is counted as resident minus file pages, its I/O not.
     """
 
     cpu_s: float
     memory_bytes: int
+    rss_bytes: int
     processes: int
+    io_read_bytes: int
+    io_write_bytes: int
     oom_kills: int = 0
+    partial: bool = False
 
 
 class Output(Protocol):

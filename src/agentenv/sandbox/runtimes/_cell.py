@@ -20,6 +20,7 @@ from agentenv.errors import (
     AgentEnvError,
     Cause,
     CauseKind,
+    ClosedError,
     EnvError,
     Owner,
     ResourceLimit,
@@ -31,7 +32,7 @@ from agentenv.guest.control import EXIT, EXIT_MAGIC, ControlClosed, receive_mess
 from agentenv.sandbox.cause import Exit, classify
 from agentenv.sandbox.contract import Output, SandboxSpec, Usage
 from agentenv.sandbox.runtimes._cgroup import Cgroup
-from agentenv.sandbox.runtimes._procfs import read_usage
+from agentenv.sandbox.runtimes._usage import descendants, read_usage
 from agentenv.sandbox.runtimes._sender import ask_for_credentials, sender_pid
 
 _END_TIMEOUT_S = 10.0
@@ -213,10 +214,12 @@ class CellSandbox:
         """What it uses now, or None when it is gone."""
         if not self.alive():
             return None
-        if self._cgroup is not None:
-            stats = self._cgroup.stats()
-            return Usage(stats.cpu_s, stats.memory_bytes, stats.pids, stats.oom_kills)
-        return read_usage(self.pid)
+        try:
+            if self._cgroup is not None:
+                return read_usage(self._cgroup.stats())
+            return read_usage([self.pid, *descendants(self.pid)])
+        except ClosedError:  # destroyed by another thread meanwhile
+            return None
 
     @property
     def destroyed(self) -> bool:

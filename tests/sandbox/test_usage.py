@@ -14,7 +14,8 @@ import pytest
 from agentenv.sandbox.runtimes._cgroup import open_run
 from agentenv.sandbox.runtimes._cgroup_contract import CgroupStats
 from agentenv.sandbox.runtimes._runid import new_run_id
-from agentenv.telemetry.usage import Usage, descendants, read_usage
+from agentenv.sandbox.contract import Usage
+from agentenv.sandbox.runtimes._usage import descendants, read_usage
 from cgroup_children import child, needs, start
 
 MIB = 1024 * 1024
@@ -129,7 +130,7 @@ def test_another_users_process_is_read_as_far_as_it_may_be():
             "print(u.partial, u.memory_bytes >= 8 << 20, u.io_write_bytes, u.processes)"
         )
         done = subprocess.run(
-            [sys.executable, "-c", "from agentenv.telemetry.usage import read_usage\n" + code],
+            [sys.executable, "-c", "from agentenv.sandbox.runtimes._usage import read_usage\n" + code],
             capture_output=True,
             text=True,
             timeout=30,

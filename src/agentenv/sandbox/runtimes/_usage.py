@@ -12,38 +12,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from agentenv.sandbox.contract import Usage
 from agentenv.sandbox.runtimes._cgroup_contract import CgroupStats
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a set of processes uses.
-
-    Attributes:
-        cpu_s: Processor time in seconds: of the processes and the children they have waited for, or of everything that
-            ever ran in the control group.
-        memory_bytes: Unshared memory. From /proc: pages no other process maps. From a control group: anonymous and
-            shared-memory pages charged to it.
-        rss_bytes: Resident memory, shared pages counted once per process. From a control group: all that is charged,
-            page cache included.
-        processes: Processes found alive. From a control group: processes and threads.
-        io_read_bytes: Read from disks, page cache hits not included.
-        io_write_bytes: Written, or to be written, to disks.
-        partial: Some process belongs to another user: its memory is counted as resident minus file pages, its I/O not.
-    """
-
-    cpu_s: float
-    memory_bytes: int
-    rss_bytes: int
-    processes: int
-    io_read_bytes: int
-    io_write_bytes: int
-    partial: bool = False
 
 
 def read_usage(source: Iterable[int] | CgroupStats) -> Usage:
@@ -64,6 +38,7 @@ def read_usage(source: Iterable[int] | CgroupStats) -> Usage:
             processes=source.pids,
             io_read_bytes=source.io_read_bytes,
             io_write_bytes=source.io_write_bytes,
+            oom_kills=source.oom_kills,
         )
     found = [one for one in map(_read_process, dict.fromkeys(source)) if one is not None]
     return Usage(
