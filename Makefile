@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/.installed-base
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# An editable install is not compiled, and sandboxes see it read-only: without this each would compile it again.
+COMPILE := $(BIN)/python -m compileall -q src/agentenv
 # Installed before anything that depends on torch, so that pip does not choose another build for us.
 TORCH ?= torch==2.13.0
 BENCH_ENVS ?= 1,10,50
@@ -47,12 +49,14 @@ clean: ## Remove .venv, caches and builds; runs/ stays
 $(BASE): pyproject.toml | $(BIN)/python
 	@echo "Installing agentenv into $(VENV) ..."
 	@$(PIP) --editable .
+	@$(COMPILE)
 	@touch $@
 
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing agentenv and its development tools into $(VENV) (several hundred MB the first time) ..."
 	@$(PIP) "$(TORCH)"
 	@$(PIP) --editable ".[dev]"
+	@$(COMPILE)
 	@touch $(BASE) $@
 
 $(BIN)/python:
