@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from agentenv import AgentENV
 
@@ -23,7 +24,10 @@ def main(episodes: int = 300) -> None:
     rng = np.random.default_rng(0)
     with AgentENV(str(CONFIG)) as env:
         # Pessimistic enough to be corrected, optimistic enough to try everything once.
-        values = np.full((env.observation_space.n, env.action_space.n), 0.5)
+        cells, actions = env.observation_space, env.action_space
+        assert isinstance(cells, Discrete)
+        assert isinstance(actions, Discrete)
+        values = np.full((cells.n, actions.n), 0.5)
         returns: list[float] = []
         for episode in range(episodes):
             # A seed for the first reset draws the grid; the later ones keep it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -33,3 +34,8 @@ def running(processes: list[psutil.Process]) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def groups(run_id: str) -> list[str]:
+    """The control groups of a run, anywhere on this machine. Others come and go while we look."""
+    return [path for path, _, _ in os.walk("/sys/fs/cgroup") if run_id in path]

@@ -61,4 +61,13 @@ class Command:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
+    # Root's sandboxes belong to nobody, who must be able to read the project.
+    tmp_path.chmod(0o755)
+    return Command(tmp_path)
+
+
+@pytest.fixture
+def private_command(tmp_path: Path) -> Command:
+    """In a directory that only its owner may read, as under a umask of 077."""
+    tmp_path.chmod(0o700)
     return Command(tmp_path)

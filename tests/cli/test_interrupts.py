@@ -14,8 +14,7 @@ import pytest
 from agentenv.fleet.rundir import RunDir, RunState
 from agentenv.fleet.runs import list_runs
 from agentenv.telemetry.records import read_records
-from cgroup_children import ours
-from cli_watch import descendants, poll, running
+from cli_watch import descendants, groups, poll, running
 
 ENDLESS = 'id = "a"\nenv = "misbehaving:Fine"\nepisodes = 1000000\ncount = 3'
 HUNG = 'id = "hung"\nenv = "misbehaving:Hangs"\nstep_timeout_s = 300.0'
@@ -35,20 +34,19 @@ def start(command, config: str, *arguments: str) -> tuple[subprocess.Popen[str],
     return process, RunDir.open(info.path), descendants(process.pid)
 
 
-def groups(run: RunDir) -> set[str]:
-    return {path for path in ours() if run.run_id in path}
-
-
 def assert_nothing_left(run: RunDir, below: list[psutil.Process]) -> None:
     assert len(below) >= 4
     assert running(below) == []
-    assert groups(run) == set()
+    assert groups(run.run_id) == []
     assert str(run.path) not in Path("/proc/mounts").read_text()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_first_signal_ends_after_the_current_step(command, number: int, code: int) -> None:
-    process, run, below = start(command, command.config(ENDLESS, SLEEPER))
+@pytest.mark.parametrize(
+    ("number", "code", "runtime"),
+    [(signal.SIGINT, 130, "auto"), (signal.SIGTERM, 143, "auto"), (signal.SIGINT, 130, "process")],
+)
+def test_first_signal_ends_after_the_current_step(command, number: int, code: int, runtime: str) -> None:
+    process, run, below = start(command, command.config(ENDLESS, SLEEPER), "--runtime", runtime)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == code, stderr
@@ -96,7 +94,7 @@ def test_kill_9_takes_the_sandboxes_along_and_the_next_run_sweeps(command) -> No
     listed = json.loads(command("runs", "--json").stdout)["runs"]
     assert [r["state"] for r in listed] == ["interrupted"]
     command.run(command.config('id = "b"\nenv = "misbehaving:Fine"', name="next.toml"))
-    assert groups(run) == set()
+    assert groups(run.run_id) == []
 
 
 def test_a_policy_that_never_returns_does_not_stop_the_second_signal(command) -> None:

@@ -90,6 +90,12 @@ def test_results_go_to_stdout_and_logs_to_stderr(command) -> None:
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
+def test_runs_from_a_private_directory(private_command) -> None:
+    summary = private_command.run(private_command.config(FINE))
+    assert summary["steps"] == 5
+    assert summary["isolation"] == "sandbox"
+
+
 def test_no_more_run_than_allowed(command) -> None:
     config = command.config('id = "a"\nenv = "misbehaving:Fine"\ncount = 5', global_="max_parallel_envs = 2")
     summary = command.run(config)
@@ -114,7 +120,7 @@ def test_mistakes_are_reported_together_with_their_lines(command) -> None:
     done = command("run", config, "--json")
     assert done.returncode == 2
     problems = json.loads(done.stdout)["error"]["problems"]
-    assert {p["where"] for p in problems} == {f"{config}:6", f"{config}:7"}
+    assert {p["where"] for p in problems} == {f"{config}:7", f"{config}:8"}
     assert any("count" in p["hint"] for p in problems)
     assert "Traceback" not in done.stderr
     assert not (command.cwd / "runs").exists()

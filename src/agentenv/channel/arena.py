@@ -8,6 +8,7 @@ against growing and shrinking: a guest cannot truncate its file and have the hos
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -17,6 +18,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from agentenv.errors import ResourceLimit
@@ -39,6 +41,15 @@ def create_memory(size: int, name: str) -> int:
     Raises:
         ResourceLimit: The host has not that much memory, or no descriptor left.
     """
+    # Asked first: to fill a memory file that is too large, the kernel kills processes, this one among them; and how
+    # large it must be is what an environment says of its own spaces.
+    available = psutil.virtual_memory().available
+    if size > available // 2:
+        raise ResourceLimit(
+            errno.ENOMEM,
+            f"cannot allocate {size} bytes of shared memory for {name!r}: more than half of the {available} bytes"
+            " available; use fewer environments or smaller observations",
+        )
     fd = -1
     try:
         if hasattr(os, "memfd_create"):
@@ -76,7 +87,7 @@ class Arena:
         self._base = self._map(None, count * size, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE, -1)
         memory = (ctypes.c_uint8 * (count * size)).from_address(self._base)
         weakref.finalize(memory, _libc.munmap, self._base, count * size)
-        self.bytes: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(memoryview(memory).cast("B"), dtype=np.uint8)
 
     def attach(self, first: int, count: int, fd: int) -> None:
         """Map a memory file over the slots ``first .. first + count - 1``, replacing what was there."""

@@ -79,8 +79,8 @@ class Group:
         first: Position of its first environment.
         ticket_at, done_at: Where its two ticket words lie, in words from the start of the arena.
         wake_fd, done_fd: The ends of the bells that the host uses at every step.
-        lost: It is dead or was ended; set by the watch.
-        abandoned: Nothing is expected of it any more.
+        lost: It is dead or was ended, or nothing is expected of it any more.
+        timed_out: It was ended for being late.
     """
 
     first: int
@@ -93,7 +93,6 @@ class Group:
     done_fd: int
     lost: bool = False
     timed_out: bool = False
-    abandoned: bool = False
 
 
 class ShmChannel:
@@ -188,7 +187,7 @@ class ShmChannel:
                 if payloads is not None:
                     self._put(index, payloads[position], spills)
             numbers = dict.fromkeys([self._group_of[index] for index in members])
-            asked = [group for number in numbers if (group := self.groups[number]) and not group.abandoned]
+            asked = [group for number in numbers if (group := self.groups[number])]
         self._asked = asked
         words, write, ring = self._words, os.write, _RING
         for group in asked:
@@ -238,6 +237,8 @@ class ShmChannel:
         """
         found = []
         for group in self._asked:
+            if group.lost:
+                continue
             if self._words[group.done_at] != self._ticket:
                 found.append(self._group_of[group.first])
             elif not self._closed:
@@ -272,12 +273,12 @@ class ShmChannel:
         return self._group_of[index]
 
     def abandon(self, group: int) -> None:
-        """Stop expecting anything from a group."""
+        """Stop expecting anything from a group; whoever asks it again is told at once that it is lost."""
         held = self.groups[group]
         if held is not None:
-            held.abandoned = True
+            held.lost = True
+            self._words[held.done_at] = 0  # no ticket: it may have answered questions yet to come
             self._asked = [group for group in self._asked if group is not held]
-            self._renew()
 
     def close(self) -> None:
         """Free descriptors; the memory goes with the last array over it. Idempotent."""
@@ -288,7 +289,7 @@ class ShmChannel:
                     self._free(group)
 
     def _renew(self) -> None:
-        self._everybody = [group for group in self.groups if group is not None and not group.abandoned]
+        self._everybody = [group for group in self.groups if group is not None]
         self._last_op = None
 
     @staticmethod

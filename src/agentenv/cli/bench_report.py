@@ -36,31 +36,30 @@ def bench_table(rows: Sequence[Row]) -> BenchReport:
 
 
 def name_ceiling(rows: Sequence[Row]) -> str:
-    """Which resource was exhausted, judged by the size with the most steps per second and by the largest."""
-    best = max(rows, key=lambda row: row.ours.steps_per_s)
+    """Which resource was exhausted, judged at the largest size: there is where it ends."""
     largest = max(rows, key=lambda row: row.envs)
     if largest.available_percent < _LITTLE_MEMORY_PERCENT:
         return (
             f"memory: {largest.available_percent:.0f} % of it was available with {largest.envs} environments;"
             " more of them need more memory"
         )
-    if best.ours.cpu_percent >= _BUSY_PERCENT:
+    if largest.ours.cpu_percent >= _BUSY_PERCENT:
         return (
-            f"processors: {best.ours.cpu_percent:.0f} % of {best.cpus} were used at {best.envs} environments"
-            f" ({best.ours.steps_per_s:,.0f} steps/s); more steps need more cores or a cheaper environment"
+            f"processors: {largest.ours.cpu_percent:.0f} % of {largest.cpus} were used at {largest.envs} environments"
+            f" ({largest.ours.steps_per_s:,.0f} steps/s); more steps need more cores or a cheaper environment"
         )
-    if best.ours.host_percent >= _ONE_CORE_PERCENT:
+    if largest.ours.host_percent >= _ONE_CORE_PERCENT:
         return (
-            f"the stepping process: {best.ours.host_percent:.0f} % of one processor at {best.envs} environments;"
+            f"the stepping process: {largest.ours.host_percent:.0f} % of one processor at {largest.envs} environments;"
             " several trainers side by side would use the others"
         )
-    if best.machine_percent >= _BUSY_PERCENT:
+    if largest.machine_percent >= _BUSY_PERCENT:
         return (
-            f"processors, shared with other programs: the machine was {best.machine_percent:.0f} % busy and"
-            f" {best.ours.cpu_percent:.0f} % of it ours"
+            f"processors, shared with other programs: the machine was {largest.machine_percent:.0f} % busy and"
+            f" {largest.ours.cpu_percent:.0f} % of it ours"
         )
     return (
-        f"none reached: {best.ours.cpu_percent:.0f} % of {best.cpus} processors and"
+        f"none reached: {largest.ours.cpu_percent:.0f} % of {largest.cpus} processors and"
         f" {100 - largest.available_percent:.0f} % of the memory were used; what remains is waiting from step to step"
     )
 

@@ -103,7 +103,7 @@ def row(environment: Progress) -> list[str]:
         exit_text if is_command else f"{environment.steps:,}",
         "-" if is_command else f"{rate:,.0f}",
         "-" if is_command else format_number(environment.mean_return),
-        format_number(max(environment.memory_bytes, environment.memory_peak_bytes) / 2**20, 1),
+        format_number(environment.memory_peak_bytes / 2**20, 1) if environment.memory_peak_bytes else "-",
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import psutil
 
 from agentenv.config import Config
-from agentenv.errors import AgentEnvError
+from agentenv.errors import AgentEnvError, ConfigError, Problem
 from agentenv.fleet.admission import count_cpus
 
 _ROUNDS = 4
@@ -79,12 +79,18 @@ def measure(config: Config, *, seconds: float, peer: bool) -> Row:
         peer: Whether gymnasium's AsyncVectorEnv is measured too.
 
     Raises:
+        ConfigError: The environments cannot be stepped together.
         AgentEnvError: Ours or the peer cannot run it.
     """
     from agentenv import AgentVectorEnv
 
     started = time.monotonic()
-    vec = AgentVectorEnv(config)
+    try:
+        vec = AgentVectorEnv(config)
+    except AgentEnvError:
+        raise
+    except ValueError as error:  # their spaces differ
+        raise ConfigError([Problem(config.source, "environments", str(error))]) from error
     startup_s = time.monotonic() - started
     try:
         fleet = vec._fleet

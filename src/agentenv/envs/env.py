@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
-
 from gymnasium.envs.registration import EnvSpec
 
 from agentenv.config import Config, config_from_keywords
-from agentenv.envs.source import Source, choose_environment, env_name, split_source
+from agentenv.envs.source import Source, choose_environment, env_name, split_source, with_render_mode
 from agentenv.errors import ClosedError, InvalidAction
 from agentenv.fleet.context import RunContext
-from agentenv.fleet.fleet import Answer, Fleet
+from agentenv.fleet.fleet import Fleet
 from agentenv.wire.batch import ActionCheck
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.opaque import Opaque
@@ -21,7 +20,7 @@ from agentenv.wire.slot import PAYLOAD, Flag, Op
 from agentenv.wire.values import encode
 
 _RESERVED = ("reset", "step", "close", "render")
-_NOTHING = Answer({})
+FORKED = "the property of the process that forked this one: make another here instead"
 
 
 class AgentENV(gymnasium.Env[Any, Any]):
@@ -57,24 +56,24 @@ class AgentENV(gymnasium.Env[Any, Any]):
         config, chosen_id = split_source(source, env_id)
         environment = choose_environment(config, chosen_id)
         if render_mode is not None:
-            environment = type(environment).model_validate(
-                {**environment.model_dump(exclude_none=True), "render_mode": render_mode}
-            )
+            environment = with_render_mode(environment, render_mode)
         self.env_id = environment.id
         self._environment = environment
         self._context = RunContext(config, [environment], record=False)
         self._closed = False
+        self._why_closed = "closed"
         try:
             self._fleet = Fleet(self._context, [environment])
         except BaseException:
             self._closed = True
             self._context.close()
             raise
+        self._context.on_fork(self._disown)
         self._open_views()
         seeds, seeded = self._context.seeds, environment.seed is not None or config.global_.seed is not None
         self._first_seed = seeds.environment(self.env_id, seed=environment.seed) if seeded else None
         if seeded:
-            self.action_space.seed(seeds.actions(self.env_id))
+            self.action_space.seed(seeds.actions(self.env_id, seed=environment.seed))
         self.metadata = {**self._fleet.metadata, "render_modes": _render_modes(self._fleet.metadata)}
         self.render_mode = self._fleet.render_mode
         self.spec = _make_spec(config, self.env_id, self._fleet.spec_id)
@@ -107,8 +106,10 @@ class AgentENV(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         payload = encode([None if seed is None else int(seed), options])
         fleet.exchange(Op.RESET, self._environment.reset_timeout_s, None, [payload])
-        answer = fleet.answer(0) if int(fleet.channel.status[0]) & PAYLOAD else _NOTHING
-        return self._read(answer.observation), answer.info
+        if self._variable or int(fleet.channel.status[0]) & PAYLOAD:
+            answer = fleet.answer(0)
+            return self._read(answer.observation), answer.info
+        return self._read(()), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one action; see ``gymnasium.Env.step``.
@@ -126,14 +127,13 @@ class AgentENV(gymnasium.Env[Any, Any]):
         channel.post(Op.STEP, None, [encode(variable)] if self._variable_action else None)
         fleet.wait(self._environment.step_timeout_s)
         status = int(channel.status[0])
-        answer = fleet.answer(0) if status & PAYLOAD else _NOTHING
-        return (
-            self._read(answer.observation),
-            float(channel.rewards[0]),
-            bool(status & Flag.TERMINATED),
-            bool(status & Flag.TRUNCATED),
-            answer.info,
-        )
+        if self._variable or status & PAYLOAD:
+            answer = fleet.answer(0)
+            observation, info = self._read(answer.observation), answer.info
+        else:
+            observation, info = self._read(()), {}
+        ended, cut = bool(status & Flag.TERMINATED), bool(status & Flag.TRUNCATED)
+        return observation, float(channel.rewards[0]), ended, cut, info
 
     def render(self) -> Any:
         """The frame (uint8 array, shape (height, width, 3)) or text of the environment's render mode."""
@@ -178,14 +178,18 @@ class AgentENV(gymnasium.Env[Any, Any]):
             self.action_space = fleet.single_action_space
         actions, observations = plan(fleet.single_action_space), plan(fleet.single_observation_space)
         self._check = ActionCheck(fleet.single_action_space, self._environment.invalid_action).apply_one
-        self._variable_action = actions.variable
+        self._variable_action, self._variable = actions.variable, observations.variable
         memory = fleet.channel.arena.bytes
         self._write = Writer(actions, memory[fleet.slot.action :]).write
         self._read: Callable[[Sequence[object]], Any] = Reader(observations, memory[fleet.slot.observation :]).read
 
+    def _disown(self) -> None:
+        self._closed = True
+        self._why_closed = FORKED
+
     def _opened(self) -> Fleet:
         if self._closed:
-            raise ClosedError(f"environment {self.env_id!r} is closed")
+            raise ClosedError(f"environment {self.env_id!r} is {self._why_closed}")
         return self._fleet
 
 

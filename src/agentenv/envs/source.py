@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from agentenv.config import Config, EnvironmentConfig, config_from_keywords, load_config
+from agentenv.config.model import RenderMode
+from agentenv.config.origin import KEYWORD
 from agentenv.errors import ConfigError, Problem
 
 Source = str | os.PathLike[str] | Config | Mapping[str, Any]
@@ -16,8 +18,8 @@ def split_source(source: Source, env_id: str | None) -> tuple[Config, str | None
     """A configuration, and the id of the environment that is meant, from any of the accepted forms.
 
     Args:
-        source: Path of a TOML file; a ``Config``; a dict with the structure of the file; a dict with ``config_file`` (and
-            ``env_id``), as RLlib passes; or a dict with the keywords of ``from_env``.
+        source: Path of a TOML file; a ``Config``; a dict with the structure of the file; a dict with ``config_file``
+            (and ``env_id``), as RLlib passes; or a dict with the keywords of ``from_env``.
         env_id: An id given beside it; wins over one in the dict.
 
     Raises:
@@ -56,6 +58,24 @@ def choose_environment(config: Config, env_id: str | None) -> EnvironmentConfig:
         raise _mistake(config.source, "env_id", f"no environment {env_id!r} in the configuration", f"it has {known}")
     refuse_commands(config, [chosen])
     return chosen
+
+
+def with_render_mode(environment: EnvironmentConfig, render_mode: str) -> EnvironmentConfig:
+    """The environment with another render mode.
+
+    Raises:
+        ConfigError: It is none that works inside a sandbox.
+    """
+    modes = get_args(RenderMode)
+    if render_mode not in modes:
+        hint = "there is no display inside a sandbox; render with rgb_array and show the frames yourself"
+        raise _mistake(
+            KEYWORD,
+            "render_mode",
+            f"expected one of {', '.join(modes)}, got {render_mode!r}",
+            hint if render_mode == "human" else "",
+        )
+    return environment.model_copy(update={"render_mode": render_mode})
 
 
 def refuse_commands(config: Config, environments: list[EnvironmentConfig]) -> None:

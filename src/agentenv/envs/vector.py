@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from agentenv.config import config_from_keywords
-from agentenv.envs.env import plain
+from agentenv.envs.env import FORKED, plain
 from agentenv.envs.source import Source, env_name, refuse_commands, split_source
 from agentenv.errors import ClosedError, SandboxError
 from agentenv.fleet.context import RunContext
@@ -36,7 +36,8 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         >>> vec.close()
 
     Returns exactly what ``gymnasium.vector.SyncVectorEnv`` returns over the same environments: observations batched as
-    ``batch_space`` says, rewards float64 (n,), terminated and truncated bool (n,), infos as a dict of arrays with masks.
+    ``batch_space`` says, rewards float64 (n,), terminated and truncated bool (n,), infos as a dict of arrays with
+    masks.
 
     A failure of one environment is raised with its ``index`` after all others have answered. One that died is
     started again by the next ``reset``; until then ``step`` raises.
@@ -71,6 +72,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.copy = copy
         self.closed = True
+        self._why_closed = "closed"
         self._members = members
         self._failed: dict[int, SandboxError] = {}
         self._context = RunContext(config, members, record=False)
@@ -83,6 +85,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 in_vector=True,
             )
             self.closed = False
+            self._context.on_fork(self._disown)
         except BaseException:
             self._context.close()
             raise
@@ -105,7 +108,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._any_ended = False
         self._calm = bytes(8 * self.num_envs)
         self._variables: list[Sequence[object]] = [()] * self.num_envs
-        self._seed_from(config.global_.seed)
+        self._first_seeds = self._seed_from(config.global_.seed)
 
     @classmethod
     def from_env(
@@ -168,8 +171,8 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             self._refuse()
         if self._any_ended and self.autoreset_mode is AutoresetMode.DISABLED:
             raise ResetNeeded(
-                f"environments {np.flatnonzero(self._ended).tolist()} have ended their episodes and autoreset is disabled:"
-                ' call reset(options={"reset_mask": mask}) first'
+                f"environments {np.flatnonzero(self._ended).tolist()} have ended their episodes and autoreset is"
+                ' disabled: call reset(options={"reset_mask": mask}) first'
             )
         fleet = self._fleet
         variable = self._write_actions(self._check_actions(actions))
@@ -311,14 +314,16 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             raise ValueError(f"expected one seed or {self.num_envs}, one for each environment; got {len(seeds)}")
         return seeds
 
-    def _seed_from(self, root: int | None) -> None:
+    def _seed_from(self, root: int | None) -> list[int | None]:
+        """Seed the action space and return the seeds of the first reset, as far as the configuration gives any."""
         seeds = self._context.seeds
-        self._first_seeds: list[int | None] = [
+        own = self._members[0].seed
+        if root is not None or own is not None:
+            self.action_space.seed(seeds.actions("vector", seed=own))
+        return [
             seeds.environment(member.id, seed=member.seed) if member.seed is not None or root is not None else None
             for member in self._members
         ]
-        if root is not None:
-            self.action_space.seed(seeds.actions("vector"))
 
     def _split_mask(self, options: dict[str, Any] | None) -> tuple[list[int] | None, dict[str, Any] | None]:
         if options is None or "reset_mask" not in options:
@@ -334,9 +339,13 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             raise ValueError("options['reset_mask']: expected at least one True")
         return np.flatnonzero(mask).tolist(), rest
 
+    def _disown(self) -> None:
+        self.closed = True
+        self._why_closed = FORKED
+
     def _opened(self) -> Fleet:
         if self.closed:
-            raise ClosedError("the vector environment is closed")
+            raise ClosedError(f"the vector environment is {self._why_closed}")
         return self._fleet
 
 

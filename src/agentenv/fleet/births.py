@@ -60,7 +60,8 @@ class Births:
 
     def start(self, environments: Sequence[EnvironmentConfig]) -> None:
         """Start these, all at once."""
-        self._starting.submit(self._start, list(environments))
+        if environments:
+            self._starting.submit(self._start, list(environments))
 
     def collect(self) -> list[Birth]:
         """What was started or failed since the last call."""

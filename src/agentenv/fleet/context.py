@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentenv.config import Config, EnvironmentConfig
@@ -61,6 +61,7 @@ class RunContext:
         self.seeds = Seeds(config.global_.seed)
         self.spare_cores = len(environments) < _cores()
         self._closed = False
+        self._disowners: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._note_ignored(environments)
         raise_descriptor_limit(_DESCRIPTORS_PER_SANDBOX * len(environments))
         self.run: RunDir | None = None
@@ -102,6 +103,18 @@ class RunContext:
             out=out,
             start_timeout_s=max(environment.start_timeout_s for environment in environments),
         )
+
+    def on_fork(self, disown: Callable[[], None]) -> None:
+        """Have a bound method called in a child that this process forks: what is open here is not the child's."""
+        self._disowners.append(weakref.WeakMethod(disown))
+
+    def disown(self) -> None:
+        """Forget everything without ending anything, in a forked child: its exit must not reach the parent's sandboxes."""
+        self._closed = True
+        for reference in self._disowners:
+            disown = reference()
+            if disown is not None:
+                disown()
 
     def close(self) -> None:
         """End every sandbox and free everything. Synchronous, idempotent."""
@@ -202,4 +215,11 @@ def _close_all() -> None:
         context.close()
 
 
+def _disown_all() -> None:
+    for context in list(_open):
+        context.disown()
+
+
 atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)

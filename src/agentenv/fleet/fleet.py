@@ -351,6 +351,7 @@ class Fleet:
         sandbox.kill(
             Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, "broke the protocol: it stopped serving and lives on")
         )
+        self.channel.abandon(lost.group)
         cause = sandbox.cause()
         index = self._groups[lost.group][0]
         kind: type[SandboxError] = StepTimeout if cause.kind is CauseKind.TIMEOUT else SandboxDied

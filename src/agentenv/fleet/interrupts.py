@@ -2,7 +2,7 @@
 
 The first signal only sets a flag and wakes the loop. The second raises, so that it also gets out of a policy that
 never returns; while things are being taken down it is only noted, because a tear-down cut in the middle leaves things.
-SIGTERM and SIGHUP count like Ctrl-C.
+SIGTERM and SIGHUP count like Ctrl-C. Once one came, the process stays deaf to more after the run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Interrupts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            # After a signal the process is about to end, and one more must not cut short its last words.
+            signal.signal(number, signal.SIG_IGN if self.count else handler)
         self.wake.close()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

@@ -19,6 +19,7 @@ from agentenv.fleet.fleet import Answer, Fleet
 from agentenv.fleet.policies import Policy, PolicyError, make_policy
 from agentenv.fleet.progress import Outcome, Progress
 from agentenv.fleet.seeds import Seeds
+from agentenv.sandbox.contract import Sandbox
 from agentenv.telemetry.records import RecordWriter
 from agentenv.wire.batch import ActionCheck
 from agentenv.wire.layout import Reader, Writer, plan
@@ -34,7 +35,6 @@ class Player:
     Attributes:
         fleet: The environment, alone in its sandbox.
         progress: Kept up to date.
-        stopping: Set it to end after the current step.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Player:
         """
         self.fleet = fleet
         self.progress = progress
-        self.stopping = False
+        self._stopping = False
         self._environment = environment
         self._seeds = seeds
         self._records = records
@@ -88,6 +88,11 @@ class Player:
         group = fleet.channel.groups[0]
         assert group is not None  # a fleet has attached all its groups
         self._group = group
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Where the environment lives."""
+        return self.fleet.sandboxes[0]
 
     @property
     def bell(self) -> int:
@@ -129,15 +134,19 @@ class Player:
             self._return += float(self._channel.rewards[0])
             if self._status & (Flag.TERMINATED | Flag.TRUNCATED):
                 self._finish(Outcome.TERMINATED if self._status & Flag.TERMINATED else Outcome.TRUNCATED)
-                if self.progress.episodes >= self._environment.episodes or self.stopping:
+                if self.progress.episodes >= self._environment.episodes or self._stopping:
                     return False
                 self._reset()
                 return True
-        if self.stopping:
+        if self._stopping:
             self._finish(Outcome.INTERRUPTED)
             return False
         self._step(self._answer)
         return True
+
+    def stop(self) -> None:
+        """End after the current step."""
+        self._stopping = True
 
     def abort(self, outcome: Outcome) -> None:
         """Record the episode that is going on, if any, as ended this way, and close the records. Idempotent."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from gymnasium import Space
 
+from agentenv.config import EnvironmentConfig
 from agentenv.errors import AgentEnvError, ConfigError, Problem
 
 Policy = Callable[[Any], Any]
@@ -76,6 +77,16 @@ def find_policy(name: str, directory: Path, *, where: str = "policy") -> Callabl
     if not callable(found):
         raise _mistake(where, name, f"expected a callable, got {type(found).__name__}")
     return found  # type: ignore[no-any-return]  # checked to be callable just above
+
+
+def find_policies(environments: Iterable[EnvironmentConfig], directory: Path) -> dict[str, Callable[..., Any] | None]:
+    """Import every policy that these environments name; by that name. See ``find_policy``."""
+    found: dict[str, Callable[..., Any] | None] = {}
+    for environment in environments:
+        if environment.command is None and environment.policy not in found:
+            where = f"environments.{environment.id}.policy"
+            found[environment.policy] = find_policy(environment.policy, directory, where=where)
+    return found
 
 
 def make_policy(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from agentenv.config import EnvironmentConfig
 from agentenv.errors import Cause, CauseKind, Owner
@@ -27,13 +26,11 @@ class Program:
         progress: Kept up to date.
     """
 
-    def __init__(
-        self, sandbox: Sandbox, environment: EnvironmentConfig, out: Path | None, progress: Progress, now: float
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, environment: EnvironmentConfig, progress: Progress, now: float) -> None:
         self.sandbox = sandbox
         self.progress = progress
         self._environment = environment
-        self._out = out
+        self._out = sandbox.spec.out
         self._ends = None if environment.timeout_s is None else now + environment.timeout_s
         self._next_look = now + _LOOK_S
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from agentenv.errors import Cause
+from agentenv.sandbox.contract import Usage
 
 
 class EnvState(StrEnum):
@@ -78,6 +79,12 @@ class Progress:
     def mean_return(self) -> float | None:
         """Of the finished episodes, or None when there is none."""
         return sum(self.returns) / len(self.returns) if self.returns else None
+
+    def observe(self, usage: Usage | None) -> None:
+        """Take in what its sandbox uses now; None when that is gone."""
+        if usage is not None:
+            self.memory_bytes = usage.memory_bytes
+            self.memory_peak_bytes = max(self.memory_peak_bytes, usage.memory_bytes)
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in ``summary.json``."""

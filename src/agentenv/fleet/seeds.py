@@ -75,9 +75,14 @@ class Seeds:
         _checked(seed, f"seed of environment {env_id!r}")
         return seed if episode == 0 else _draw(seed, (_Purpose.ENVIRONMENT, episode))
 
-    def actions(self, env_id: str) -> int:
-        """Returns the seed of the environment's action space, from 0 to 2**31 - 1."""
-        return self._derive(env_id, _Purpose.ACTIONS, 0)
+    def actions(self, env_id: str, *, seed: int | None = None) -> int:
+        """Returns the seed of the environment's action space, from 0 to 2**31 - 1.
+
+        Like ``environment``, it depends on the environment's own ``seed`` alone where there is one.
+        """
+        if seed is None:
+            return self._derive(env_id, _Purpose.ACTIONS, 0)
+        return _draw(_checked(seed, f"seed of environment {env_id!r}"), (_Purpose.ACTIONS, 0))
 
     def policy(self, env_id: str) -> int:
         """Returns the seed of the environment's policy, from 0 to 2**31 - 1."""

@@ -52,7 +52,7 @@ class Spills:
         for player in [player for player, ends in self._deadlines.items() if now > ends]:
             del self._deadlines[player]
             detail = f"promised a large answer and had not sent it after {_DEADLINE_S:g} s"
-            player.fleet.sandboxes[0].kill(Cause(CauseKind.TIMEOUT, Owner.ENVIRONMENT, detail))
+            player.sandbox.kill(Cause(CauseKind.TIMEOUT, Owner.ENVIRONMENT, detail))
 
     def close(self) -> None:
         """End the threads. Call when no sandbox lives any more, so that nobody waits."""

@@ -6,6 +6,7 @@ does is always the same: have the sandbox killed if it is late, then wake whoeve
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
@@ -13,8 +14,10 @@ import time
 from dataclasses import dataclass
 
 from agentenv.channel.shm import ShmChannel
-from agentenv.errors import Cause, CauseKind, Owner
+from agentenv.errors import AgentEnvError, Cause, CauseKind, Owner
 from agentenv.sandbox.contract import Sandbox
+
+logger = logging.getLogger("agentenv.fleet")
 
 _TICK_S = 0.1
 
@@ -86,16 +89,20 @@ class Watch:
             for watched in late:
                 self._end(watched)
 
-    @staticmethod
-    def _end(watched: Watched) -> None:
+    def _end(self, watched: Watched) -> None:
         busy = _is_busy(watched.sandbox)
         how = "busy computing" if busy else "blocked, using no CPU"
         try:
             watched.sandbox.kill(
                 Cause(CauseKind.TIMEOUT, Owner.ENVIRONMENT, f"did not answer before its deadline; it was {how}")
             )
+        except AgentEnvError as error:
+            logger.error("%s", error)
         finally:
-            watched.channel.interrupt(watched.group, timed_out=True)
+            with self._lock:
+                # By now the group may belong to the sandbox that was started in place of this one.
+                if any(other is watched for other in self._watched.values()):
+                    watched.channel.interrupt(watched.group, timed_out=True)
 
 
 def _is_busy(sandbox: Sandbox) -> bool:

@@ -25,6 +25,14 @@ class ControlClosed(ConnectionError):
     """The other end of the control socket is gone."""
 
 
+class ExitReported(ControlClosed):
+    """Instead of a message came the report of how the sandbox ended; ``record`` is an ``EXIT`` structure."""
+
+    def __init__(self, record: bytes) -> None:
+        self.record = record
+        super().__init__("it ended")
+
+
 def send_message(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
     """Send one message, with descriptors attached to its first byte.
 
@@ -88,7 +96,7 @@ def receive_message(
         deadline: See ``receive_exactly``; only without descriptors.
 
     Raises:
-        ControlClosed: The other end is gone.
+        ControlClosed: The other end is gone (``ExitReported``: and said how it ended).
         TimeoutError: The message was not complete by the deadline.
         ValueError: What came is not a message.
     """
@@ -107,6 +115,8 @@ def receive_message(
             os.set_inheritable(fd, False)
     else:
         head = receive_exactly(sock, _LENGTH.size, deadline=deadline)
+    if head == EXIT_MAGIC:  # as a length it would be far beyond the limit
+        raise ExitReported(head + receive_exactly(sock, EXIT.size - len(head), deadline=deadline))
     (length,) = _LENGTH.unpack(head)
     if length > MAX_MESSAGE:
         raise ValueError(f"a control message of {length} bytes; at most {MAX_MESSAGE} are accepted")

@@ -87,7 +87,8 @@ class Served:
         """The step path as one function over local names: it runs tens of thousands of times a second."""
         words, floats = self._words, self._floats
         op_at, status_at, reward_at = slot.OP // 8, slot.STATUS // 8, slot.REWARD // 8
-        step, read_action, write_observation = self.env.step, self._read_action, self._write_observation
+        step, write_observation = self.env.step, self._write_observation
+        read_action: Callable[[], Any] = self._read_action
         step_op, close_op = int(Op.STEP), int(Op.CLOSE)
 
         def serve() -> bool:

@@ -14,7 +14,7 @@ class Exit:
 
     Attributes:
         code: Exit status, or None when a signal ended it.
-        signal: Number of the signal, or None.
+        signal: Number of the signal, or None. Both None: it ended by itself, but its report was lost.
     """
 
     code: int | None = None
@@ -63,8 +63,9 @@ def classify(exit: Exit | None, *, oom_kills: int = 0, memory_mb: int | None = N
         }.get(exit.signal, "")  # type: ignore[call-overload]  # an int equal to a Signals member finds it
         kind = CauseKind.DISK_FULL if exit.signal == signal.SIGXFSZ else CauseKind.SIGNAL
         return Cause(kind, Owner.ENVIRONMENT, f"killed by {name}{hint}", signal=exit.signal)
-    assert exit.code is not None
-    if exit.code == 0:
+    if exit.code is None:
+        detail = "it ended, and how is not known: it had filled the socket on which that is reported"
+    elif exit.code == 0:
         detail = "its process exited with status 0 before it was asked to: something in it called exit"
     else:
         detail = f"its process exited with status {exit.code}"

@@ -34,9 +34,7 @@ _LIE, _RAISED = frozenset({CauseKind.PROTOCOL}), frozenset({CauseKind.EXCEPTION}
 _ON: frozenset[CauseKind | None] = frozenset({None})
 _MEMORY: frozenset[CauseKind | None] = frozenset({CauseKind.OUT_OF_MEMORY, CauseKind.EXCEPTION})
 
-_SIGNALS = (
-    "HUP QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV PIPE ALRM TERM XCPU XFSZ VTALRM IO SYS"
-).split()
+_SIGNALS = ["HUP", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "PIPE", "ALRM", "TERM", "XCPU", "XFSZ", "VTALRM", "IO", "SYS"]
 
 _PROCESS = "process"
 
@@ -92,7 +90,7 @@ _STEP = [
         )
     ),
     Attack("unknown_flags", "step", _LIE | _LATE | _ON, _PROCESS, 1),
-    Attack("value_out_of_place", "step", _LIE, _PROCESS),
+    Attack("value_out_of_place", "step", _LIE | _LATE | _ON, _PROCESS, 1),
     # Bells and the control socket.
     Attack("fill_bell", "step", _LATE, _PROCESS),
     Attack("steal_rings", "step", _LATE, _PROCESS),

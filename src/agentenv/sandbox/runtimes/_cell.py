@@ -28,7 +28,7 @@ from agentenv.errors import (
     SandboxDied,
     StepTimeout,
 )
-from agentenv.guest.control import EXIT, EXIT_MAGIC, ControlClosed, receive_message, send_message
+from agentenv.guest.control import EXIT, EXIT_MAGIC, ControlClosed, ExitReported, receive_message, send_message
 from agentenv.sandbox.cause import Exit, classify
 from agentenv.sandbox.contract import Output, SandboxSpec, Usage
 from agentenv.sandbox.runtimes._cgroup import Cgroup
@@ -63,6 +63,7 @@ class CellSandbox:
         self._reason: Cause | None = None
         self._cause: Cause | None = None
         self._destroyed = False
+        self._left = b""  # what came in place of a message
         self._lock = threading.Lock()
         try:
             self.control, self.guest_end = socket.socketpair()
@@ -126,6 +127,7 @@ class CellSandbox:
         except TimeoutError:
             raise self._late("building its environment") from None
         except ControlClosed as error:
+            self._left = error.record if isinstance(error, ExitReported) else b""
             self.kill()
             cause = self.cause()
             raise SandboxDied(
@@ -263,7 +265,7 @@ class CellSandbox:
 
     def _read_exit(self) -> Exit | None:
         """The last bytes on the control socket: written when nothing else was alive to write."""
-        data = bytearray()
+        data = bytearray(self._left)
         try:
             self.control.setblocking(False)
             while len(data) < _MAX_LEFTOVER:
@@ -273,11 +275,10 @@ class CellSandbox:
                 data += part
         except OSError:
             pass
-        if len(data) < EXIT.size:
-            return None
-        magic, kind, value, _ = EXIT.unpack(bytes(data[-EXIT.size :]))
+        magic, kind, value, _ = EXIT.unpack(bytes(data[-EXIT.size :]).rjust(EXIT.size, b"\0"))
         if magic != EXIT_MAGIC:
-            return None
+            # Whatever fills the socket keeps the report out; only what runs inside writes there.
+            return Exit() if data else None
         return Exit(signal=value) if kind == 2 else Exit(code=value)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agentenv.errors import ClosedError
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
@@ -19,7 +20,7 @@ from agentenv.sandbox.runtimes._zygote import Launch, ZygoteProcess, zygote_comm
 
 logger = logging.getLogger("agentenv.sandbox")
 
-_NO_VIEW = {"out": None, "hidden": [], "tmpfs": [], "keep": []}
+_NO_VIEW: Mapping[str, Any] = {"out": None, "hidden": [], "tmpfs": [], "keep": []}
 
 
 class ProcessRuntime:

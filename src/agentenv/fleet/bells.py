@@ -1,0 +1,63 @@
+"""Sleeping on the bells of everything that runs, and on nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections.abc import Iterator
+
+from agentenv.fleet.player import Player
+from agentenv.fleet.program import Program
+from agentenv.telemetry.wake import Wake
+
+Running = Player | Program
+
+
+class Bells:
+    """Who runs, and who of them rang.
+
+    Args:
+        wake: Ends a wait for any other reason; cleared here.
+    """
+
+    def __init__(self, wake: Wake) -> None:
+        self._wake = wake
+        self._running: dict[int, Running] = {}
+        self._epoll = select.epoll()
+        self._epoll.register(wake.fd, select.EPOLLIN)
+
+    def __iter__(self) -> Iterator[Running]:
+        return iter(list(self._running.values()))
+
+    def add(self, running: Running) -> None:
+        """Listen to it from now on."""
+        self._running[running.bell] = running
+        self._epoll.register(running.bell, select.EPOLLIN)
+
+    def mute(self, running: Running) -> None:
+        """Do not listen to it for a while; it still counts as running."""
+        self._epoll.unregister(running.bell)
+
+    def unmute(self, running: Running) -> None:
+        """Listen to it again."""
+        self._epoll.register(running.bell, select.EPOLLIN)
+
+    def remove(self, running: Running) -> None:
+        """It runs no more. Before its descriptors are closed."""
+        with contextlib.suppress(FileNotFoundError):  # it may be mute
+            self._epoll.unregister(running.bell)
+        del self._running[running.bell]
+
+    def wait(self, timeout_s: float) -> list[Running]:
+        """Sleep until somebody rings; returns who did. May return nobody, early."""
+        rang = []
+        for fd, _ in self._epoll.poll(timeout_s):
+            if fd == self._wake.fd:
+                self._wake.clear()
+            elif fd in self._running:
+                rang.append(self._running[fd])
+        return rang
+
+    def close(self) -> None:
+        """Free the descriptor."""
+        self._epoll.close()

@@ -1,0 +1,17 @@
+"""The typed cause of whatever ended an environment, also where it never came to live in a sandbox."""
+
+from __future__ import annotations
+
+from agentenv.errors import Cause, CauseKind, Owner, ProtocolError, SandboxError
+from agentenv.fleet.policies import PolicyError
+
+
+def cause_of(error: Exception) -> Cause:
+    """Say what an error means for the environment it ended."""
+    if isinstance(error, SandboxError):
+        return error.cause
+    if isinstance(error, PolicyError):
+        return Cause(CauseKind.EXCEPTION, Owner.ENVIRONMENT, str(error).partition("\n")[0])
+    if isinstance(error, ProtocolError | ValueError):
+        return Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"described itself wrongly: {error}")
+    return Cause(CauseKind.START_FAILED, Owner.INFRASTRUCTURE, f"{type(error).__name__}: {error}")

@@ -1,0 +1,21 @@
+"""What a killed run left behind, removed by the next one."""
+
+from __future__ import annotations
+
+import logging
+
+from agentenv.errors import AgentEnvError
+from agentenv.sandbox.runtimes._cgroup import sweep
+
+logger = logging.getLogger("agentenv.fleet")
+
+
+def remove_leftovers() -> None:
+    """Remove the control groups of runs that are dead; a failure to do so is no reason not to run."""
+    try:
+        removed = sweep()
+    except (AgentEnvError, OSError) as error:
+        logger.warning("cannot remove what an earlier run left behind: %s", error)
+        return
+    if removed:
+        logger.info("removed the control groups of %d runs that were killed", len(removed))

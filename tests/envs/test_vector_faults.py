@@ -1,0 +1,81 @@
+"""One environment of many fails; the others must not notice."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from agentenv import AgentVectorEnv, EnvError, SandboxDied, StepTimeout
+from agentenv.errors import CauseKind
+from agentenv.testing.leftovers import becomes_true
+
+
+@pytest.mark.parametrize("per_sandbox", [1, 2])
+def test_an_exception_in_one_is_raised_after_all_have_answered(per_sandbox: int) -> None:
+    vec = AgentVectorEnv.from_env("envs.samples:Fragile", num_envs=4, envs_per_sandbox=per_sandbox)
+    vec.reset()
+    with pytest.raises(EnvError, match="no such thing") as caught:
+        vec.step(np.array([0, 1, 0, 0]))
+    assert (caught.value.index, caught.value.env_id) == (1, "env-1")
+    assert vec.step(np.zeros(4, np.int64))[0][:, 0].tolist() == [2, 1, 2, 2]
+    vec.close()
+
+
+def test_a_death_spares_the_siblings_and_a_reset_brings_it_back() -> None:
+    vec = AgentVectorEnv.from_env("envs.samples:Fragile", num_envs=3, env_kwargs={"length": 99})
+    vec.reset(seed=1)
+    pids = [sandbox.pid for sandbox in vec._fleet.sandboxes]
+    with pytest.raises(SandboxDied, match="status 7") as caught:
+        vec.step(np.array([0, 0, 2]))
+    assert (caught.value.index, caught.value.cause.kind) == (2, CauseKind.EXIT)
+    with pytest.raises(SandboxDied):
+        vec.step(np.zeros(3, np.int64))
+    observations, _ = vec.reset(options={"reset_mask": np.array([False, False, True])})
+    assert observations[:, 0].tolist() == [1, 1, 0]
+    assert [sandbox.pid for sandbox in vec._fleet.sandboxes][:2] == pids[:2]
+    assert vec.step(np.zeros(3, np.int64))[0][:, 0].tolist() == [2, 2, 1]
+    vec.close()
+
+
+def test_two_killed_at_once_are_both_brought_back() -> None:
+    vec = AgentVectorEnv.from_env("envs.samples:Counter", num_envs=4, env_kwargs={"length": 99})
+    vec.reset()
+    for index in (0, 3):
+        os.kill(vec._fleet.sandboxes[index].pid, signal.SIGKILL)
+    assert becomes_true(lambda: vec._fleet.dead() == [0, 3], 10)
+    with pytest.raises(SandboxDied):
+        vec.step(np.zeros(4, np.int64))
+    vec.reset()
+    assert vec.step(np.zeros(4, np.int64))[0][:, 0].tolist() == [1] * 4
+    vec.close()
+
+
+def test_a_late_reply_never_becomes_the_next_steps_answer() -> None:
+    vec = AgentVectorEnv.from_env("envs.samples:Slow", num_envs=3, env_kwargs={"length": 99}, step_timeout_s=0.4)
+    vec.reset()
+    with pytest.raises(StepTimeout) as caught:
+        vec.step(np.array([0, 1, 0]))
+    assert caught.value.index == 1
+    vec.reset(options={"reset_mask": np.array([False, True, False])})
+    for number in range(1, 4):
+        observations = vec.step(np.zeros(3, np.int64))[0]
+        assert observations[:, 0].tolist() == [number + 1, number, number + 1]
+    vec.close()
+
+
+def test_close_is_bounded_while_one_hangs() -> None:
+    vec = AgentVectorEnv.from_env("envs.samples:Slow", num_envs=2, step_timeout_s=0.3)
+    vec.reset()
+    with pytest.raises(StepTimeout):
+        vec.step(np.array([1, 2]))
+    sandboxes = vec._fleet.sandboxes
+    vec.close()
+    assert not any(sandbox.alive() for sandbox in sandboxes)
+
+
+def test_a_constructor_that_fails_leaves_nothing() -> None:
+    with pytest.raises(EnvError, match="no assets"):
+        AgentVectorEnv.from_env("envs.samples:Broken", num_envs=3)
