@@ -52,7 +52,7 @@ class BubblewrapRuntime:
             hidden=options.hidden,
         )
         for note in self._view.notes:
-            logger.warning("%s", note)
+            logger.info("%s", note)
         self._groups = open_run(options.run_id)
         self._sandboxes: list[CellSandbox] = []
         self._closed = False
