@@ -42,10 +42,10 @@ def _echo(sock: socket.socket) -> None:
 @contextlib.contextmanager
 def bait(directory: Path, neighbours: list[str]) -> Iterator[dict[str, str]]:
     """Everything an attempt could find or reach, as hints: files, a pid, listeners on every kind of socket."""
-    home = Path.home() / f".agentenv-bait-{os.getpid()}"
+    unique = f"agentenv-bait-{secrets.token_hex(4)}"
+    home = Path.home() / f".{unique}"
     beside = directory / "beside"
-    temporary = Path(f"/tmp/agentenv-bait-{os.getpid()}")
-    shared = Path(f"/dev/shm/agentenv-bait-{os.getpid()}")
+    temporary, shared = Path("/tmp", unique), Path("/dev/shm", unique)
     files = [home, beside, temporary, shared]
     with contextlib.ExitStack() as stack:
         for path in files:
@@ -63,7 +63,7 @@ def bait(directory: Path, neighbours: list[str]) -> Iterator[dict[str, str]]:
         named.bind(str(directory / "socket"))
         named.listen()
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-        abstract.bind(f"\0agentenv-bait-{os.getpid()}")
+        abstract.bind(f"\0{unique}")
         abstract.listen()
         yield {
             "files": ":".join(map(str, files)),
@@ -75,7 +75,7 @@ def bait(directory: Path, neighbours: list[str]) -> Iterator[dict[str, str]]:
             "udp": str(udp.getsockname()[1]),
             "addresses": ",".join(_own_addresses()),
             "socket": str(directory / "socket"),
-            "abstract": f"agentenv-bait-{os.getpid()}",
+            "abstract": unique,
             "neighbours": ":".join(neighbours),
         }
 

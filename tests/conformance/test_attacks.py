@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conformance.attacks_ground import bait, canary
 
 from agentenv import AgentENV, AgentVectorEnv
 from agentenv.errors import CauseKind
@@ -25,6 +24,7 @@ from agentenv.testing.attacks import (
     run_apart,
 )
 from agentenv.testing.hostile.env import ATTEMPTS, DEEDS
+from conformance.attacks_ground import bait, canary
 
 RUNTIMES = [
     pytest.param(("bubblewrap", "auto"), id="bubblewrap"),
@@ -113,7 +113,8 @@ def prison(
     project.chmod(0o755)
     names = [f"prisoner-{number}" for number in range(3)]
     tables = [
-        f'[[environments]]\nid = "{name}"\nenv = "{SUBJECT}"\nenv_vars = {{ SECRET = "{canary()}" }}\n' for name in names
+        f'[[environments]]\nid = "{name}"\nenv = "{SUBJECT}"\nenv_vars = {{ SECRET = "{canary()}" }}\n'
+        for name in names
     ]
     runs = project / "runs" / "another-run"
     runs.mkdir(parents=True)
@@ -192,7 +193,12 @@ def test_a_dead_environment_does_not_answer() -> None:
         env.reset()
         env.set_attr("deed", "step:exit_3")
         causes = []
-        for use in (lambda: env.step(0), lambda: env.step(0), lambda: env.call("pid"), lambda: env.set_attr("deed", "")):
+        for use in (
+            lambda: env.step(0),
+            lambda: env.step(0),
+            lambda: env.call("pid"),
+            lambda: env.set_attr("deed", ""),
+        ):
             with pytest.raises(ConnectionError) as caught:
                 use()
             causes.append((caught.value.cause.kind, caught.value.cause.exit_code))  # type: ignore[attr-defined]

@@ -7,11 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from conformance.attacks_ground import DEBIAN_PYTHON, NOBODY, nobodys_environment
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root; run as that user, the others cover it"),
-    pytest.mark.skipif(not Path(DEBIAN_PYTHON).exists(), reason="no interpreter outside root's home: apt install python3"),
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="becoming another user needs root; run as that user, the others cover it"
+    ),
+    pytest.mark.skipif(
+        not Path(DEBIAN_PYTHON).exists(), reason="no interpreter outside root's home: apt install python3"
+    ),
 ]
 
 

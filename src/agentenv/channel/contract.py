@@ -65,7 +65,7 @@ class Channel(Protocol):
         """
 
     def abandon(self, group: int) -> None:
-        """Stop expecting anything from a group."""
+        """Stop expecting anything from a group; a later ``wait`` for it raises ``PeerLost`` at once."""
 
     def close(self) -> None:
         """Free descriptors and memory. Idempotent."""

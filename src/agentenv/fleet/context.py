@@ -109,7 +109,7 @@ class RunContext:
         self._disowners.append(weakref.WeakMethod(disown))
 
     def disown(self) -> None:
-        """Forget everything without ending anything, in a forked child: its exit must not reach the parent's sandboxes."""
+        """Forget everything and end nothing, in a forked child: its exit must not reach the parent's sandboxes."""
         self._closed = True
         for reference in self._disowners:
             disown = reference()
@@ -203,7 +203,8 @@ def _is_installed(module: str) -> bool:
     origin = spec.origin if spec is not None else None
     if origin is None:
         return False
-    return os.path.realpath(origin).startswith((os.path.realpath(sys.prefix) + "/", os.path.realpath(sys.base_prefix) + "/"))
+    roots = tuple(os.path.realpath(prefix) + "/" for prefix in (sys.prefix, sys.base_prefix))
+    return os.path.realpath(origin).startswith(roots)
 
 
 def _cores() -> int:

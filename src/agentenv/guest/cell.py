@@ -82,7 +82,11 @@ def _become_environment(control: socket.socket, settings: dict[str, Any], *, par
         os.environ.clear()
         os.environ.update(settings["variables"])
         os.makedirs(os.environ.get("HOME", "/tmp"), exist_ok=True)
-        os.chdir(settings["directory"])
+        try:
+            os.chdir(settings["directory"])
+        except OSError:
+            # A home directory is not shown, and may have nothing in it that is. Run from there all the same.
+            os.chdir(os.environ.get("HOME", "/tmp"))
         rlimits.apply(settings["rlimits"])
         if settings["isolated"]:
             confine.drop_privileges()

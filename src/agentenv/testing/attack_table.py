@@ -34,7 +34,26 @@ _LIE, _RAISED = frozenset({CauseKind.PROTOCOL}), frozenset({CauseKind.EXCEPTION}
 _ON: frozenset[CauseKind | None] = frozenset({None})
 _MEMORY: frozenset[CauseKind | None] = frozenset({CauseKind.OUT_OF_MEMORY, CauseKind.EXCEPTION})
 
-_SIGNALS = ["HUP", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "PIPE", "ALRM", "TERM", "XCPU", "XFSZ", "VTALRM", "IO", "SYS"]
+_SIGNALS = [
+    "HUP",
+    "QUIT",
+    "ILL",
+    "TRAP",
+    "ABRT",
+    "BUS",
+    "FPE",
+    "KILL",
+    "USR1",
+    "SEGV",
+    "PIPE",
+    "ALRM",
+    "TERM",
+    "XCPU",
+    "XFSZ",
+    "VTALRM",
+    "IO",
+    "SYS",
+]
 
 _PROCESS = "process"
 

@@ -160,8 +160,22 @@ class ChannelSuite:
         link.channel.abandon(1)
         link.channel.wait(TIMEOUT_S)
         np.testing.assert_array_equal(link.observations[[0, 1, 4], 0], [2, 2, 2])
-        step(link)
+        step(link, [0, 1, 4])
         np.testing.assert_array_equal(link.observations[[0, 1, 4], 0], [3, 3, 3])
+
+    def test_a_group_that_was_given_up_is_lost_to_every_later_request(self, open_link: OpenLink) -> None:
+        """Without waiting for it, whatever it may have answered before."""
+        link = open_link(3, 1)
+        reset(link)
+        link.channel.abandon(1)
+        for number in (1, 2):
+            link.channel.post(Op.STEP, None, None)
+            with pytest.raises(PeerLost) as caught:
+                link.channel.wait(TIMEOUT_S)
+            assert caught.value.group == 1
+            link.channel.abandon(1)
+            link.channel.wait(TIMEOUT_S)
+            np.testing.assert_array_equal(link.observations[[0, 2], 0], [number, number])
 
     def test_a_loss_while_it_is_waited_for_ends_the_wait(self, open_link: OpenLink) -> None:
         link = open_link(2, 1)

@@ -271,12 +271,12 @@ class RuntimeSuite:
     def test_destroy_leaves_nothing_and_may_be_repeated(self, context: RunContext, open_fleet: OpenFleet) -> None:
         open_fleet().close()
         before = take_stock(context.run_id)
-        for misdeed in (None, ["leave_children", 3], ["exit", 1]):
+        for misdeed in ("nothing", "orphans", "death"):
             fleet = open_fleet(2)
-            if misdeed == ["exit", 1]:
+            if misdeed == "death":
                 _fails(fleet, SandboxDied, "exit", 1)
-            elif misdeed:
-                _call(fleet, *misdeed)
+            elif misdeed == "orphans":
+                _call(fleet, "leave_children", 3)
             _destroy(fleet.sandboxes)
             fleet.close()
             _destroy(fleet.sandboxes)

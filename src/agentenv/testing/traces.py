@@ -84,7 +84,10 @@ def pid_namespaces(pids: set[int]) -> frozenset[str]:
 
 
 def inhabitants(namespaces: frozenset[str], within_s: float = 0.0) -> list[str]:
-    """Processes in any of some pid namespaces, wherever they hang in the tree; waits until there are none, at most so long."""
+    """Processes in any of some pid namespaces, wherever they hang in the tree.
+
+    Waits until there are none, but at most ``within_s`` seconds.
+    """
     ends = time.monotonic() + within_s
     while True:
         found = [pid for pid in _listed("/proc") if pid.isdigit() and _namespace(int(pid)) in namespaces]

@@ -32,8 +32,8 @@ from agentenv.guest.control import EXIT, EXIT_MAGIC, ControlClosed, ExitReported
 from agentenv.sandbox.cause import Exit, classify
 from agentenv.sandbox.contract import Output, SandboxSpec, Usage
 from agentenv.sandbox.runtimes._cgroup import Cgroup
-from agentenv.sandbox.runtimes._usage import descendants, read_usage
 from agentenv.sandbox.runtimes._sender import ask_for_credentials, sender_pid
+from agentenv.sandbox.runtimes._usage import descendants, read_usage
 
 _END_TIMEOUT_S = 10.0
 _MAX_LEFTOVER = 4 << 20

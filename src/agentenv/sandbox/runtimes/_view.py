@@ -89,9 +89,7 @@ def _importable(path: str) -> list[str]:
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if entry.name.endswith((".py", ".so")) and entry.is_file():
-            found.append(entry.path)
-        elif entry.is_dir() and os.path.isfile(os.path.join(entry.path, "__init__.py")):
+        if (entry.name.endswith((".py", ".so")) and entry.is_file()) or (entry.is_dir() and os.path.isfile(os.path.join(entry.path, "__init__.py"))):
             found.append(entry.path)
     return found
 

@@ -158,8 +158,14 @@ class ZygoteProcess:
             raise RuntimeUnavailable(f"the outer sandbox is gone:\n{self._read_stderr()}".rstrip()) from error
 
     def alive(self) -> bool:
-        """Whether it still runs; bubblewrap's own process, which only waits for it, may have been killed."""
-        return self._process.poll() is None if self._pidfd < 0 else not _ended(self._pidfd, 0)
+        """Whether it still runs; bubblewrap's own process, which only waits for it, may have been killed.
+
+        A process lets go of its sockets first and of its namespace last: its end can be seen on the socket before its
+        cells have died of it, on the pidfd only afterwards.
+        """
+        poller = select.poll()
+        poller.register(self._control, 0)
+        return not poller.poll(0)
 
     def end(self) -> None:
         """Kill it and, where it is the first process of a pid namespace, everything in that. Idempotent.
@@ -173,6 +179,11 @@ class ZygoteProcess:
                 pass
             if not _ended(self._pidfd, _END_TIMEOUT_S):
                 raise AgentEnvError("the outer sandbox does not die: a process in it is stuck in the kernel")
+            try:
+                # bubblewrap's own process reaps it and ends; killed first, it would leave that to somebody else.
+                self._process.wait(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                pass
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -27,10 +27,10 @@ def syscall(name: str, *arguments: int | bytes) -> int:
     return -ctypes.get_errno() if result < 0 else result
 
 
-def reached(what: str, attempt: Callable[[], object]) -> str:
+def reached(what: str, attempt: Callable[..., object], *arguments: object) -> str:
     """Try something that must fail; returns "" when it did, else what was reached."""
     try:
-        result = attempt()
+        result = attempt(*arguments)
     except (OSError, ValueError, OverflowError):
         return ""
     if isinstance(result, int) and not isinstance(result, bool) and result < 0:
@@ -100,7 +100,11 @@ class Descriptors:
 
 def descriptors() -> Descriptors:
     """Sort the open descriptors by what they are."""
-    control, bells_in, bells_out, memory, other = -1, [], [], [], {}
+    control = -1
+    bells_in: list[int] = []
+    bells_out: list[int] = []
+    memory: list[int] = []
+    other: dict[int, str] = {}
     for fd in range(3, 256):
         try:
             mode, name = os.fstat(fd).st_mode, os.readlink(f"/proc/self/fd/{fd}")

@@ -33,7 +33,7 @@ DEEDS = {**wrecks.WRECKS, **lies.LIES}
 CEILING = 1 << 40
 
 
-class Subject(gymnasium.Env[int, int]):
+class Subject(gymnasium.Env[Any, Any]):
     """Counts its steps; does a deed at the moment that is set.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 
@@ -12,18 +13,26 @@ _OWN = ("/tmp", "/dev/shm", "/out", "/proc", "/dev/pts")
 _DEVICES = {"null", "zero", "full", "random", "urandom", "tty"}
 _LINKS = {"core", "fd", "ptmx", "stdin", "stdout", "stderr", "console"}
 _MOST_DIRECTORIES = 4000
+# Each ipc or pid namespace has its own of these; whoever made the namespace may set them, for itself alone.
+# ns_last_pid is open to all and asks for a capability at the write.
+_PER_NAMESPACE = re.compile(r"/proc/sys/(fs/mqueue/|kernel/(auto_msgmni|msg|sem|shm|pid_max$|ns_last_pid$))")
 
 
 def host_files(hints: Mapping[str, str]) -> list[str]:
     """Open files of the host by their paths."""
-    return [reached(path, lambda path=path: open(path, "rb").read(64)) for path in hints["files"].split(":") if path]
+    return [reached(path, _read_some, path) for path in hints["files"].split(":") if path]
+
+
+def _read_some(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read(64)
 
 
 def system_secrets(hints: Mapping[str, str]) -> list[str]:
     """Open what only the host's root may."""
-    paths = ("/etc/shadow", "/etc/gshadow", "/etc/ssh", "/root/.ssh", "/var/lib", "/var/log", "/boot", "/run/secrets")
-    paths += ("/proc/kcore", "/proc/kmsg", "/proc/sysrq-trigger", "/dev/mem", "/dev/kmsg", "/dev/kvm", "/sys/kernel")
-    return [reached(path, lambda path=path: _opened(path)) for path in paths]
+    paths = ["/etc/shadow", "/etc/gshadow", "/etc/ssh", "/root/.ssh", "/var/lib", "/var/log", "/boot", "/run/secrets"]
+    paths += ["/proc/kcore", "/proc/kmsg", "/proc/sysrq-trigger", "/dev/mem", "/dev/kmsg", "/dev/kvm", "/sys/kernel"]
+    return [reached(path, _opened, path) for path in paths]
 
 
 def _opened(path: str) -> str:
@@ -50,11 +59,9 @@ def neighbours_files(hints: Mapping[str, str]) -> list[str]:
 
 
 def _directories(top: str) -> Iterator[str]:
-    seen = 0
-    for folder, folders, _ in os.walk(top):
+    for seen, (folder, folders, _) in enumerate(os.walk(top)):
         folders[:] = [name for name in folders if f"{folder.rstrip('/')}/{name}" not in _OWN]
-        seen += 1
-        if seen > _MOST_DIRECTORIES:
+        if seen >= _MOST_DIRECTORIES:
             return
         yield folder
 
@@ -64,10 +71,10 @@ def write_elsewhere(hints: Mapping[str, str]) -> list[str]:
     found = []
     for folder in _directories("/"):
         path = os.path.join(folder, "agentenv-was-here")
-        found.append(reached(path, lambda path=path: os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)))
+        found.append(reached(path, os.open, path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         for entry in os.scandir(folder):
             if entry.is_file(follow_symlinks=False):
-                found.append(reached(entry.path, lambda path=entry.path: os.open(path, os.O_WRONLY | os.O_APPEND)))
+                found.append(reached(entry.path, os.open, entry.path, os.O_WRONLY | os.O_APPEND))
                 break
     return found
 
@@ -77,11 +84,10 @@ def system_settings(hints: Mapping[str, str]) -> list[str]:
     found = []
     for top in ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi"):
         for folder, _, files in os.walk(top):
-            # ns_last_pid is open to all and asks for a capability at the write.
             found += [
-                reached(f"{folder}/{name}", lambda path=f"{folder}/{name}": os.open(path, os.O_WRONLY))
+                reached(f"{folder}/{name}", os.open, f"{folder}/{name}", os.O_WRONLY)
                 for name in files
-                if name != "ns_last_pid"
+                if not _PER_NAMESPACE.match(f"{folder}/{name}")
             ]
     return found
 
@@ -94,7 +100,7 @@ def devices(hints: Mapping[str, str]) -> list[str]:
     found.append(reached("utime /dev/full", lambda: os.utime("/dev/full", (1, 1))))
     found.append(reached("unlink /dev/null", lambda: os.unlink("/dev/null")))
     for kind in (stat.S_IFCHR, stat.S_IFBLK):
-        found.append(reached("mknod", lambda kind=kind: os.mknod("/tmp/device", kind | 0o600, os.makedev(1, 1))))
+        found.append(reached("mknod", os.mknod, "/tmp/device", kind | 0o600, os.makedev(1, 1)))
     return [*found, *[f"/dev/pts/{name}" for name in os.listdir("/dev/pts") if name != "ptmx"]]
 
 
@@ -102,7 +108,7 @@ def special_modes(hints: Mapping[str, str]) -> list[str]:
     """Make set-uid programs, and use those that are there."""
     with open("/tmp/program", "wb") as stream:
         stream.write(b"#!/bin/sh\n")
-    found = [reached(f"mode {mode:o}", lambda mode=mode: os.chmod("/tmp/program", mode)) for mode in (0o4755, 0o2755)]
+    found = [reached(f"mode {mode:o}", os.chmod, "/tmp/program", mode) for mode in (0o4755, 0o2755)]
     with open("/proc/self/status", encoding="utf-8") as stream:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in stream if ":\t" in line)
     if status["NoNewPrivs"].strip() != "1":

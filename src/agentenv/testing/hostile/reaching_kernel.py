@@ -63,12 +63,12 @@ def namespaces(hints: Mapping[str, str]) -> list[str]:
     """Make new namespaces, and enter those of the first process."""
     found = []
     for name, flag in _NAMESPACES.items():
-        found.append(reached(f"unshare {name}", lambda flag=flag: syscall("unshare", flag)))
+        found.append(reached(f"unshare {name}", syscall, "unshare", flag))
         if name != "time":
-            found.append(reached(f"clone {name}", lambda flag=flag: _clone(flag)))
+            found.append(reached(f"clone {name}", _clone, flag))
     found.append(reached("clone3", lambda: syscall("clone3", bytes(88), 88)))
     for name in ("mnt", "net", "pid", "user"):
-        found.append(reached(f"enter {name}", lambda name=name: _enter(f"/proc/1/ns/{name}")))
+        found.append(reached(f"enter {name}", _enter, f"/proc/1/ns/{name}"))
     return found
 
 
@@ -82,7 +82,11 @@ def _clone(flag: int) -> int:
 
 
 def _enter(path: str) -> int:
-    return syscall("setns", os.open(path, os.O_RDONLY), 0)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return syscall("setns", fd, 0)
+    finally:
+        os.close(fd)
 
 
 def identity(hints: Mapping[str, str]) -> list[str]:
@@ -103,13 +107,11 @@ def limits(hints: Mapping[str, str]) -> list[str]:
     found = []
     for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         _, hard = resource.getrlimit(which)
-        found.append(
-            reached(f"rlimit {which}", lambda which=which, hard=hard: resource.setrlimit(which, (hard + 1, hard + 1)))
-        )
+        found.append(reached(f"rlimit {which}", resource.setrlimit, which, (hard + 1, hard + 1)))
     for root in ("/sys/fs/cgroup", "/proc/1/root/sys/fs/cgroup", "/cgroup"):
-        found.append(reached(root, lambda root=root: os.listdir(root)))
+        found.append(reached(root, os.listdir, root))
     for name in ("oom_score_adj", "oom_adj"):
-        found.append(reached(name, lambda name=name: _write(f"/proc/1/{name}", "-1000")))
+        found.append(reached(name, _write, f"/proc/1/{name}", "-1000"))
     found.append(reached("priority", lambda: os.setpriority(os.PRIO_PROCESS, 0, -20)))
     return found
 

@@ -14,12 +14,12 @@ _NOBODY = "192.0.2.1"  # TEST-NET-1; nothing is sent, the route alone is asked f
 
 def tcp_to_host(hints: Mapping[str, str]) -> list[str]:
     """Connect to a listener on the host's loopback and other addresses."""
-    return [reached(f"tcp {address}", lambda address=address: _tcp(address, int(hints["tcp"]))) for address in _of(hints)]
+    return [reached(f"tcp {address}", _tcp, address, int(hints["tcp"])) for address in _of(hints)]
 
 
 def udp_to_host(hints: Mapping[str, str]) -> list[str]:
     """Get an echo from the host over UDP."""
-    return [reached(f"udp {address}", lambda address=address: _udp(address, int(hints["udp"]))) for address in _of(hints)]
+    return [reached(f"udp {address}", _udp, address, int(hints["udp"])) for address in _of(hints)]
 
 
 def _of(hints: Mapping[str, str]) -> list[str]:
@@ -50,7 +50,7 @@ def outside(hints: Mapping[str, str]) -> list[str]:
 def families(hints: Mapping[str, str]) -> list[str]:
     """Make sockets of families and kinds that reach beside or below the network namespace."""
     found = [
-        reached(name, lambda family=family, kind=kind: _made(family, kind, 0))
+        reached(name, _made, family, kind, 0)
         for name, family, kind in (
             ("AF_VSOCK", _AF_VSOCK, socket.SOCK_STREAM),
             ("AF_PACKET", _AF_PACKET, socket.SOCK_RAW),
@@ -61,7 +61,7 @@ def families(hints: Mapping[str, str]) -> list[str]:
         )
     ]
     for protocol in (9, 12, 15, 16):  # audit, netfilter, uevents, generic
-        found.append(reached(f"netlink {protocol}", lambda protocol=protocol: _made(16, socket.SOCK_RAW, protocol)))
+        found.append(reached(f"netlink {protocol}", _made, 16, socket.SOCK_RAW, protocol))
     return found
 
 
@@ -80,6 +80,4 @@ def own_loopback(hints: Mapping[str, str]) -> list[str]:
             return [f"the sandbox's own loopback does not work: {error}"]
 
 
-ATTEMPTS = {
-    attempt.__name__: attempt for attempt in (tcp_to_host, udp_to_host, outside, families, own_loopback)
-}
+ATTEMPTS = {attempt.__name__: attempt for attempt in (tcp_to_host, udp_to_host, outside, families, own_loopback)}

@@ -23,7 +23,7 @@ def processes(hints: Mapping[str, str]) -> list[str]:
 
 def signals(hints: Mapping[str, str]) -> list[str]:
     """Signal processes of the host by their numbers, and the first process of the sandbox with effect."""
-    found = [reached(f"kill {pid}", lambda pid=pid: os.kill(int(pid), 0)) for pid in hints["pids"].split(":")]
+    found = [reached(f"kill {pid}", os.kill, int(pid), 0) for pid in hints["pids"].split(":")]
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGSTOP, signal.SIGKILL):
         try:
             os.kill(1, number)
@@ -39,18 +39,24 @@ def others_memory(hints: Mapping[str, str]) -> list[str]:
     for pid in (name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()):
         for part in ("mem", "environ", "maps", "auxv"):
             path = f"/proc/{pid}/{part}"
-            found.append(reached(path, lambda path=path: _read_some(path)))
-        found.append(reached(f"/proc/{pid}/fd", lambda pid=pid: os.listdir(f"/proc/{pid}/fd")))
+            found.append(reached(path, _read_some, path))
+        found.append(reached(f"/proc/{pid}/fd", os.listdir, f"/proc/{pid}/fd"))
         for link in ("root", "cwd", "exe"):
-            found.append(reached(f"/proc/{pid}/{link}", lambda pid=pid, link=link: os.readlink(f"/proc/{pid}/{link}")))
-        found.append(reached("ptrace attach", lambda pid=pid: syscall("ptrace", 16, int(pid), 0, 0)))
-        found.append(reached("ptrace seize", lambda pid=pid: syscall("ptrace", 0x4206, int(pid), 0, 0)))
+            found.append(reached(f"/proc/{pid}/{link}", os.readlink, f"/proc/{pid}/{link}"))
+        found.append(reached("ptrace attach", syscall, "ptrace", 16, int(pid), 0, 0))
+        found.append(reached("ptrace seize", syscall, "ptrace", 0x4206, int(pid), 0, 0))
         buffer, remote = bytes(64), bytes(64)
-        found.append(
-            reached("process_vm_readv", lambda pid=pid: syscall("process_vm_readv", int(pid), buffer, 1, remote, 1, 0))
-        )
-        found.append(reached("pidfd_getfd", lambda pid=pid: syscall("pidfd_getfd", os.pidfd_open(int(pid)), 0, 0)))
+        found.append(reached("process_vm_readv", syscall, "process_vm_readv", int(pid), buffer, 1, remote, 1, 0))
+        found.append(reached("pidfd_getfd", _take_descriptor, int(pid)))
     return found
+
+
+def _take_descriptor(pid: int) -> int:
+    holder = os.pidfd_open(pid)
+    try:
+        return syscall("pidfd_getfd", holder, 0, 0)
+    finally:
+        os.close(holder)
 
 
 def _read_some(path: str) -> str:
@@ -110,11 +116,18 @@ def interprocess(hints: Mapping[str, str]) -> list[str]:
             found.append(f"sees {len(rows)} System V {kind} objects")
     for name in [*hints["neighbours"].split(":"), hints["abstract"]]:
         if name != own:
-            found.append(reached(f"abstract socket {name}", lambda name=name: _connect(f"\0{name}")))
+            found.append(reached(f"abstract socket {name}", _connect, f"\0{name}"))
     found.append(reached(hints["socket"], lambda: _connect(hints["socket"])))
     with open("/proc/net/unix", encoding="utf-8") as stream:
         text = stream.read()
-    return [*found, *[f"sees the socket of {name}" for name in hints["neighbours"].split(":") if name != own and f"@{name}\n" in text]]
+    return [
+        *found,
+        *[
+            f"sees the socket of {name}"
+            for name in hints["neighbours"].split(":")
+            if name != own and f"@{name}\n" in text
+        ],
+    ]
 
 
 def _connect(address: str) -> str:

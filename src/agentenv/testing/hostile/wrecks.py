@@ -155,7 +155,7 @@ def _flood(fd: int, size: int) -> Callable[[Any], None]:
 
 
 def _use_up_descriptors(env: Any) -> dict[str, Any]:
-    held = []
+    held: list[int] = []
     try:
         while len(held) < 1_000_000:
             held.append(os.open("/dev/null", os.O_RDONLY))

@@ -1,0 +1,60 @@
+"""Whom the sandboxes belong to."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from agentenv.sandbox.runtimes._stage_plan import StagePlan, plan_stage, unreadable
+from agentenv.sandbox.runtimes._view import View
+
+_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root's sandboxes become somebody else's; run as root")
+
+
+def _view(*paths: Path) -> View:
+    return View(tuple(map(str, paths)), (), ())
+
+
+def test_a_private_module_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    secret = tmp_path / "secret.py"
+    secret.touch(0o600)
+    assert unreadable([str(tmp_path)]) == str(secret)
+    secret.chmod(0o644)
+    assert unreadable([str(tmp_path)]) == ""
+    tmp_path.chmod(0o700)
+    assert unreadable([str(tmp_path)]) == str(tmp_path)
+
+
+@_ROOT
+def test_roots_sandboxes_are_nobodys(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    plan = plan_stage(_view(tmp_path), [str(tmp_path)], tmp_path / "out")
+    assert (plan.uid, plan.gid, plan.note) == (65534, 65534, "")
+    assert plan.source(str(tmp_path)) == "/mnt/0"
+    assert plan.source("/dev/null") == "/dev/null"
+    argv = plan.wrap(["/usr/bin/bwrap", "--version"])
+    told = json.loads(argv[-1])
+    assert told["argv"] == ["/usr/bin/bwrap", "--version"]
+    assert [source for source, _ in told["binds"]] == [str(tmp_path), str(tmp_path / "out")]
+
+
+@_ROOT
+def test_what_only_root_can_read_keeps_them_roots_and_says_so(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    plan = plan_stage(_view(tmp_path), [], None)
+    assert (plan.uid, plan.slots) == (0, {})
+    assert str(tmp_path) in plan.note
+    assert "chmod -R a+rX" in plan.note
+
+
+def test_without_a_stage_nothing_is_wrapped(tmp_path: Path) -> None:
+    plan = StagePlan(1000, 1000)
+    assert plan.wrap(["a", "b"]) == ["a", "b"]
+    assert plan.source("/x") == "/x"
+    before = tmp_path.stat()
+    plan.give(tmp_path)
+    assert tmp_path.stat().st_uid == before.st_uid
