@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from agentenv.envs.env import FORKED, plain
 from agentenv.envs.source import Source, env_name, refuse_commands, split_source
 from agentenv.errors import ClosedError, SandboxError
 from agentenv.fleet.context import RunContext
+from agentenv.fleet.pacing import LEAST_GROUPS, Pace, Pacing
 from agentenv.fleet.fleet import Answer, Fleet
 from agentenv.sandbox.contract import Sandbox
 from agentenv.wire.batch import ActionBatch, ActionCheck
@@ -106,6 +109,9 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._reset_timeout_s = max(member.reset_timeout_s for member in members)
         self._ended: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
         self._any_ended = False
+        many = len(fleet.sandboxes) >= LEAST_GROUPS and hasattr(os, "SCHED_BATCH")
+        self._pacing = Pacing() if many else None
+        self._pace_due = False
         self._calm = bytes(8 * self.num_envs)
         self._variables: list[Sequence[object]] = [()] * self.num_envs
         self._first_seeds = self._seed_from(config.global_.seed)
@@ -146,6 +152,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             chosen = None if chosen is None else sorted({*chosen, *outside})
             for index in revived:
                 self._failed.pop(index, None)
+            self._pace_due = self._pacing is not None
         members = list(range(self.num_envs)) if chosen is None else chosen
         payloads = [encode([seeds[index], options]) for index in members]
         self._ended[members] = False
@@ -176,10 +183,16 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             )
         fleet = self._fleet
         variable = self._write_actions(self._check_actions(actions))
-        channel = fleet.channel
+        channel, pacing = fleet.channel, self._pacing
         try:
+            if pacing is not None:
+                if self._pace_due:
+                    self._set_pace(pacing.pace)
+                began = perf_counter()
             channel.post(Op.STEP, None, None if variable is None else [encode(values) for values in variable])
             fleet.wait(self._step_timeout_s)
+            if pacing is not None:
+                self._pace_due = pacing.record(perf_counter() - began)
         except SandboxError as error:
             self._remember(error)
             raise
@@ -285,6 +298,10 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if self._variable:
             return self._fleet.observations.copy(self._variables)
         return self._fleet.observations.views
+
+    def _set_pace(self, pace: Pace) -> None:
+        self._pace_due = False
+        self._fleet.exchange(Op.PATIENT if pace is Pace.PATIENT else Op.EAGER, self._step_timeout_s)
 
     def _exchange(self, op: Op, timeout_s: float, members: list[int] | None, payloads: list[bytes]) -> None:
         try:

@@ -6,6 +6,7 @@ no second round trip. The order of calls on the environment is exactly ``SyncVec
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -109,6 +110,9 @@ class Served:
                         self._publish(variable, info, 0)
                     else:
                         words[status_at] = 0
+                elif op in (Op.EAGER, Op.PATIENT):
+                    os.sched_setscheduler(0, os.SCHED_BATCH if op == Op.PATIENT else os.SCHED_OTHER, os.sched_param(0))
+                    words[status_at] = 0
                 elif op == close_op:
                     words[status_at] = 0
                     return False

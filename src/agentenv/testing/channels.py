@@ -167,6 +167,7 @@ class ChannelSuite:
         """Without waiting for it, whatever it may have answered before."""
         link = open_link(3, 1)
         reset(link)
+        link.kill(1)
         link.channel.abandon(1)
         for number in (1, 2):
             link.channel.post(Op.STEP, None, None)

@@ -39,6 +39,10 @@ class Op(IntEnum):
     CALL = 4
     SET = 5
     CLOSE = 6
+    EAGER = 7
+    """Be scheduled as usual from now on."""
+    PATIENT = 8
+    """Be scheduled as a batch task from now on."""
 
 
 class Flag(IntFlag):

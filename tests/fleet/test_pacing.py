@@ -1,0 +1,45 @@
+"""The choice of pace, from durations alone."""
+
+from __future__ import annotations
+
+from agentenv.fleet.pacing import Pace, Pacing
+
+
+def play(pacing: Pacing, cost_s: dict[Pace, float], steps: int) -> dict[Pace, int]:
+    """Run steps whose duration depends on the pace in force; how many ran at each."""
+    counts = dict.fromkeys(Pace, 0)
+    for _ in range(steps):
+        counts[pacing.pace] += 1
+        pacing.record(cost_s[pacing.pace])
+    return counts
+
+
+def test_it_starts_as_the_kernel_would_have_it() -> None:
+    assert Pacing().pace is Pace.EAGER
+
+
+def test_the_better_pace_is_kept_for_nearly_all_steps() -> None:
+    for better in Pace:
+        cost = {pace: 1.0 if pace is better else 2.0 for pace in Pace}
+        counts = play(Pacing(), cost, 100_000)
+        assert counts[better] > 0.97 * 100_000
+
+
+def test_a_tie_stays_with_what_is_in_force() -> None:
+    assert play(Pacing(), dict.fromkeys(Pace, 1.0), 50_000)[Pace.EAGER] > 0.97 * 50_000
+
+
+def test_it_follows_a_change_within_one_review() -> None:
+    pacing = Pacing()
+    play(pacing, {Pace.EAGER: 1.0, Pace.PATIENT: 2.0}, 10_000)
+    assert pacing.pace is Pace.EAGER
+    play(pacing, {Pace.EAGER: 2.0, Pace.PATIENT: 1.0}, 5_000)
+    assert pacing.pace is Pace.PATIENT
+
+
+def test_it_says_so_exactly_when_the_pace_changes() -> None:
+    pacing, before = Pacing(), Pace.EAGER
+    for _ in range(20_000):
+        changed = pacing.record(1.0)
+        assert changed == (pacing.pace is not before)
+        before = pacing.pace
