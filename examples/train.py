@@ -32,7 +32,7 @@ def play_greedily(env: TimeLimit, values: np.ndarray) -> float:
 
 
 def main() -> None:
-    out = Path(sys.argv[1] if len(sys.argv) > 1 else "/out")
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("AGENTENV_OUT", "/out"))
     if not out.is_dir():
         sys.exit(f"train.py: expected the directory {out} to write into; outside a sandbox: python train.py DIRECTORY")
     seed = int(os.environ.get("TRAINING_SEED", "0"))

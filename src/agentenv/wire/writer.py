@@ -128,7 +128,8 @@ def _store_dict(branch: Branch, children: list[_Store], name: str) -> _Store:
     pairs = list(zip(keys, children, strict=True))
 
     def store(value: Any, spill: list[object]) -> None:
-        check_mapping(value, keys, where)
+        # SyncVectorEnv takes what the space names and lets the rest be; so do we. Actions are checked before they come here.
+        check_mapping(value, keys, where, allow_extra=True)
         for key, child in pairs:
             child(value[key], spill)
 
@@ -146,15 +147,15 @@ def _store_tuple(branch: Branch, children: list[_Store], name: str) -> _Store:
     return store
 
 
-def check_mapping(value: Any, keys: Sequence[Any], where: str) -> None:
-    """Make sure that a value is a mapping with exactly these keys.
+def check_mapping(value: Any, keys: Sequence[Any], where: str, *, allow_extra: bool = False) -> None:
+    """Make sure that a value is a mapping with these keys, and no others unless allowed.
 
     Raises:
         ValueError: It is not; the text names the keys that are missing or extra.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}: expected a dict with the keys {list(keys)}, got {describe(value)}")
-    if len(value) == len(keys) and all(key in value for key in keys):
+    if (allow_extra or len(value) == len(keys)) and all(key in value for key in keys):
         return
     missing, extra = [k for k in keys if k not in value], [k for k in value if k not in keys]
     parts = [f"{word} {found}" for word, found in (("missing", missing), ("extra", extra)) if found]

@@ -61,6 +61,8 @@ def settings_for(
         if not enforced:
             rlimits.update(memory_mb=spec.memory_mb, pids=spec.pids)
     variables = base_variables(spec)
+    if spec.out is not None:
+        variables["AGENTENV_OUT"] = "/out" if isolated else str(spec.out)
     if spec.command:
         variables["PYTHONPATH"] = ":".join(paths)
     variables.update(spec.variables)
