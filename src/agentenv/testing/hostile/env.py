@@ -15,6 +15,7 @@ import gymnasium
 from gymnasium import spaces
 
 from agentenv.testing.hostile import (
+    introductions,
     lies,
     reaching_files,
     reaching_kernel,
@@ -29,7 +30,7 @@ ATTEMPTS = {
     **reaching_kernel.ATTEMPTS,
     **reaching_network.ATTEMPTS,
 }
-DEEDS = {**wrecks.WRECKS, **lies.LIES}
+DEEDS = {**wrecks.WRECKS, **lies.LIES, **introductions.INTRODUCTIONS}
 CEILING = 1 << 40
 
 

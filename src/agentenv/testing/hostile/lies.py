@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pickle
 import random
@@ -28,7 +27,8 @@ _RING = (1).to_bytes(8, "little")
 _DONE, _STATUS, _LENGTH = slot.GROUP_DONE // 8, slot.STATUS // 8, slot.OUT_LENGTH // 8
 
 
-def _hang() -> NoReturn:
+def hang() -> NoReturn:
+    """Never return."""
     while True:
         time.sleep(_FOR_EVER_S)
 
@@ -48,7 +48,7 @@ def _answer(status: int, length: int, payload: bytes = b"", *, ring: bool = True
     words[_DONE] = words[slot.GROUP_TICKET // 8]
     if ring:
         _ring()
-    _hang()
+    hang()
 
 
 def _answering(status: int, length: int) -> Callable[[Any], NoReturn]:
@@ -82,7 +82,7 @@ def _done_early(env: Any) -> NoReturn:
     words = channel_memory().words()
     words[_DONE] = words[slot.GROUP_TICKET // 8] + 1
     _ring()
-    _hang()
+    hang()
 
 
 def _done_backwards(env: Any) -> NoReturn:
@@ -90,7 +90,7 @@ def _done_backwards(env: Any) -> NoReturn:
     for step in range(1000):
         words[_DONE] = (words[slot.GROUP_TICKET // 8] - 1 - step) % (1 << 64)
         _ring()
-    _hang()
+    hang()
 
 
 def _silent_answer(env: Any) -> NoReturn:
@@ -119,7 +119,7 @@ def _fill_bell(env: Any) -> NoReturn:
         with contextlib.suppress(BlockingIOError):
             while True:
                 os.write(bell, b"\xff" * 4096)
-    _hang()
+    hang()
 
 
 def _steal_rings(env: Any) -> NoReturn:
@@ -129,7 +129,7 @@ def _steal_rings(env: Any) -> NoReturn:
             fd = os.open(f"/proc/self/fd/{bell}", os.O_RDONLY)
             while True:
                 os.read(fd, 65536)
-    _hang()
+    hang()
 
 
 def _never_read_bell(env: Any) -> NoReturn:
@@ -146,7 +146,7 @@ def _never_read_bell(env: Any) -> NoReturn:
 
 def _close_everything(env: Any) -> NoReturn:
     os.closerange(3, 256)
-    _hang()
+    hang()
 
 
 def _close_bells(env: Any) -> dict[str, Any]:
@@ -185,7 +185,8 @@ def _pickle_bomb(env: Any) -> NoReturn:
     _answer(int(Flag.INFO), len(payload), payload)
 
 
-def _write_control(data: bytes) -> None:
+def write_control(data: bytes) -> None:
+    """Send bytes to the host on the control socket, whatever they are."""
     fd = descriptors().control
     view = memoryview(data)
     while view:
@@ -194,7 +195,7 @@ def _write_control(data: bytes) -> None:
 
 def _garbage_on_control(env: Any) -> dict[str, Any]:
     """Garbage first, then an honest answer too large for the slot, which must come by the same way."""
-    _write_control(random.Random(2).randbytes(50_000))
+    write_control(random.Random(2).randbytes(50_000))
     return {"large": "x" * 200_000}
 
 
@@ -209,8 +210,8 @@ def _fill_control(env: Any) -> NoReturn:
 
 def _forged_exit(env: Any) -> NoReturn:
     """Report an honourable end, and live on."""
-    _write_control(EXIT.pack(EXIT_MAGIC, 1, 0, 0))
-    _hang()
+    write_control(EXIT.pack(EXIT_MAGIC, 1, 0, 0))
+    hang()
 
 
 def _dribble_promise(env: Any) -> NoReturn:
@@ -218,7 +219,7 @@ def _dribble_promise(env: Any) -> NoReturn:
 
     def dribble() -> None:
         while True:
-            _write_control(b"\0")
+            write_control(b"\0")
             time.sleep(0.5)
 
     threading.Thread(target=dribble, daemon=True).start()
@@ -234,45 +235,6 @@ def _nested() -> Any:
     for _ in range(50_000):
         value = [value]
     return value
-
-
-def _introduce(record: Any) -> Callable[[Any], NoReturn]:
-    """Introduce itself in the guest's place, from within the constructor."""
-
-    def introduce(env: Any) -> NoReturn:
-        body = record if isinstance(record, bytes) else json.dumps(record).encode()
-        _write_control(struct.pack("<I", len(body)) + body)
-        _hang()
-
-    return introduce
-
-
-def _dribble_introduction(env: Any) -> NoReturn:
-    _write_control(struct.pack("<I", 1 << 19))
-    while True:
-        _write_control(b" ")
-        time.sleep(0.05)
-
-
-def _announce(length: int) -> Callable[[Any], NoReturn]:
-    def announce(env: Any) -> NoReturn:
-        _write_control(struct.pack("<I", length) + b"x" * 64)
-        _hang()
-
-    return announce
-
-
-_ONE = {"type": "Discrete", "n": 1 << 40, "start": 0, "dtype": "<i8"}
-_TWO = {"type": "Discrete", "n": 2, "start": 0, "dtype": "<i8"}
-_HUGE = {"type": "Box", "dtype": "<f8", "shape": [1 << 20, 1 << 20], "low": "AAAAAAAAAAA=", "high": "AAAAAAAA8D8=",
-         "bounded_below": "AQ==", "bounded_above": "AQ=="}  # fmt: skip
-_DEEP: Any = _TWO
-for _ in range(300):
-    _DEEP = {"type": "Tuple", "spaces": [_DEEP]}
-
-
-def _said(observation: Any = _ONE, action: Any = _TWO, **rest: Any) -> dict[str, Any]:
-    return {"ready": [{"observation_space": observation, "action_space": action, "metadata": {}, **rest}]}
 
 
 LIES: dict[str, Callable[[Any], dict[str, Any] | None]] = {
@@ -297,20 +259,4 @@ LIES: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "info_with_masks": lambda env: {"a": 1, "_a": "x", "_b": 2, "final_info": 3, "final_obs": 4},
     "info_of_huge_number": _info(lambda: 10**6000), "info_of_nan": _info(lambda: float("nan")),
     "info_of_surrogates": _info(lambda: "\ud800"), "info_of_objects": _info(lambda: threading.Lock()),
-    "introduce_no_json": _introduce(b"\xff\xfe{"), "introduce_deep_json": _introduce(b"[" * 500_000),
-    "introduce_long_number": _introduce(b'{"ready":' + b"9" * 100_000 + b"}"),
-    "introduce_a_list": _introduce([1, 2]), "introduce_a_number": _introduce({"ready": 5}),
-    "introduce_numbers": _introduce({"ready": [5]}), "introduce_too_many": _introduce({"ready": [{}, {}]}),
-    "introduce_nothing": _introduce({"ready": [{}]}), "introduce_other": _introduce({"hello": 1}),
-    "introduce_terabytes": _introduce(_said(_HUGE)), "introduce_deep_space": _introduce(_said(_DEEP)),
-    "introduce_bad_dtype": _introduce(_said({**_HUGE, "dtype": "|O8"})),
-    "introduce_no_space": _introduce(_said(observation="Discrete")),
-    "introduce_error_of_numbers": _introduce({"error": [1, 2, 3]}),
-    "introduce_escapes": _introduce({"error": ["\x1b[2Jname", "\x1b]0;x\x07message", "\x1b[31mtrace"]}),
-    "introduce_wrong_types": _introduce(
-        _said(metadata={"render_modes": 5, "x": [1]}, render_mode={"a": 1}, spec_id=["x"])
-    ),
-    "introduce_odd_id": _introduce(_said(spec_id="a b/../../etc-v0")),
-    "announce_4_gb": _announce((1 << 32) - 1), "announce_more_than_sent": _announce(1 << 16),
-    "dribble_introduction": _dribble_introduction,
 }  # fmt: skip
