@@ -75,7 +75,7 @@ class Player:
             fleet.single_observation_space,
             space,
             seed=seeds.policy(environment.id),
-            action_seed=seeds.actions(environment.id),
+            action_seed=seeds.actions(environment.id, seed=environment.seed),
         )
         self._sample = space.sample
         actions, observations = plan(space), plan(fleet.single_observation_space)

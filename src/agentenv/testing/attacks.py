@@ -34,8 +34,9 @@ LIMITS: Mapping[str, Any] = {
 }  # fmt: skip
 ATTEMPT_NAMES = (
     "host_files", "system_secrets", "neighbours_files", "write_elsewhere", "system_settings", "devices",
-    "special_modes", "configuration", "processes", "signals", "others_memory", "own_memory", "variables", "inherited_descriptors",
-    "interprocess", "calls", "namespaces", "identity", "limits", "tcp_to_host", "udp_to_host", "outside", "families",
+    "special_modes", "configuration", "processes", "signals", "others_memory", "own_memory", "variables",
+    "inherited_descriptors", "interprocess", "calls", "namespaces", "identity", "limits", "tcp_to_host",
+    "udp_to_host", "outside", "families",
     "own_loopback",
 )  # fmt: skip
 """Attempts of ``agentenv.testing.hostile``, which run inside; named here so that the host need not import them."""

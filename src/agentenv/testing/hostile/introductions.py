@@ -1,5 +1,6 @@
-"""Deeds that lie in the very first message, in which an environment describes itself: written in the guest's place, from
-within the constructor, before the guest can send its own.
+"""Deeds that lie in the very first message, in which an environment describes itself.
+
+They write it in the guest's place, from within the constructor, before the guest can send its own.
 """
 
 from __future__ import annotations

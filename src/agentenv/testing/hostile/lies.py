@@ -40,8 +40,7 @@ def _ring() -> None:
 
 def _answer(status: int, length: int, payload: bytes = b"", *, ring: bool = True) -> NoReturn:
     """Answer the request in the guest's place, then never again."""
-    memory = channel_memory()
-    words, raw = memory.words(), memory.raw()
+    words, raw = (memory := channel_memory()).words(), memory.raw()
     if payload:
         raw[-len(payload) :] = payload  # the outbox ends with the slot
     words[_STATUS], words[_LENGTH] = status, length
@@ -165,8 +164,7 @@ def _unblock_descriptors(env: Any) -> dict[str, Any]:
 
 
 def _resize_memory(env: Any) -> dict[str, Any]:
-    held = descriptors().memory
-    resized = 0
+    held, resized = descriptors().memory, 0
     for fd in held:
         for size in (0, 1 << 40):
             with contextlib.suppress(OSError):
