@@ -24,6 +24,7 @@ from agentenv.testing.attacks import (
     run_apart,
 )
 from agentenv.testing.hostile.env import ATTEMPTS, DEEDS
+from agentenv.wire.slot import Op
 from conformance.attacks_ground import bait, canary
 
 RUNTIMES = [
@@ -163,11 +164,11 @@ def test_a_flood_of_output_is_capped_and_neighbours_go_on(tmp_path: Path) -> Non
         blue.reset()
         red.set_attr("deed", "step:flood_stdout")
         fleet = red._fleet
-        fleet.channel.post(1)  # Op.STEP, without waiting for the answer
+        fleet.channel.post(Op.STEP, timeout_s=60.0)  # Op.STEP, without waiting for the answer
         for step in range(1, 301):
             observations, *_ = blue.step(np.zeros(2, np.int64))
             assert observations.tolist() == [step, step]
-        fleet.wait(60.0)
+        fleet.wait()
         assert len(fleet.context.output.tail("env")) < 1 << 20
     finally:
         blue.close()

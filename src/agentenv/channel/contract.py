@@ -18,12 +18,19 @@ from agentenv.wire.slot import Op
 
 
 class PeerLost(ConnectionError):
-    """The group's process is gone, or was ended for not answering; ``group`` says which one."""
+    """A group's process is gone, was ended for not answering, or broke the channel.
 
-    def __init__(self, group: int, *, timed_out: bool = False) -> None:
+    Attributes:
+        group: Which one.
+        timed_out: It was ended for not answering.
+        broken: What it did to the channel while alive, or "".
+    """
+
+    def __init__(self, group: int, *, timed_out: bool = False, broken: str = "") -> None:
         self.group = group
         self.timed_out = timed_out
-        super().__init__(f"group {group} {'did not answer in time' if timed_out else 'is gone'}")
+        self.broken = broken
+        super().__init__(f"group {group} {broken or ('did not answer in time' if timed_out else 'is gone')}")
 
 
 class Channel(Protocol):
@@ -39,16 +46,19 @@ class Channel(Protocol):
     status: NDArray[Any]
     rewards: NDArray[Any]
 
-    def post(self, op: Op, members: Sequence[int] | None, payloads: Sequence[bytes] | None) -> None:
+    def post(
+        self, op: Op, members: Sequence[int] | None, payloads: Sequence[bytes] | None, *, timeout_s: float
+    ) -> None:
         """Ask environments for something; returns before they answer.
 
         Args:
             op: What is asked.
             members: Positions asked; None asks all.
             payloads: One payload for each member, or None when the request has none.
+            timeout_s: Until when they must have answered, from now.
         """
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self) -> None:
         """Wait until everybody who was asked has answered.
 
         Raises:

@@ -1,6 +1,6 @@
 """The channel over shared memory: a memory file and two bells for each sandbox.
 
-A bell is a pipe. The host rings a sandbox, then sleeps on the sandboxes' own bells, last one
+The host rings a sandbox, then sleeps on the sandboxes' own bells, last one
 first: when the last that was woken has answered, the others usually have too, and need no system call. What counts is
 the ticket in memory; a bell is only a reason to look. No bell or page is shared between two sandboxes.
 
@@ -26,44 +26,62 @@ from agentenv.wire.slot import Flag, Op, SlotLayout
 from agentenv.wire.spin import Spin
 
 _RING = (1).to_bytes(8, "little")
+_STUCK_S = 0.05
 _TRANSFER_S = 5.0
 _TRANSFER_BYTES_PER_S = 4 << 20
 
 
 @dataclass(slots=True)
 class Bell:
-    """One direction of waking: a pipe. Its two ends are separate descriptions, which an eventfd's are not.
+    """One direction of waking: an eventfd, or a pipe where there is none.
 
-    The sleeper must not be able to make the ringer's write block, nor the ringer to steal what was meant for the
-    sleeper; a guest that shares an eventfd can do both.
+    Both ends of an eventfd are one description, so a guest can take its rings back, make it look full, or set it
+    non-blocking. None of these may hold up the host for longer than a deadline: see ``ShmChannel.late``.
     """
 
     reader: int
     writer: int
 
     @classmethod
-    def create(cls) -> Bell:
-        """A new bell.
+    def create(cls, *, portable: bool = False) -> Bell:
+        """A new bell; ``portable`` makes it a pipe.
 
         Raises:
             ResourceLimit: No descriptor is left.
         """
         try:
+            if hasattr(os, "eventfd") and not portable:
+                fd = os.eventfd(0, os.EFD_CLOEXEC)
+                return cls(fd, fd)
             return cls(*os.pipe())
         except OSError as error:
             raise ResourceLimit(error.errno, f"cannot make a bell: {error.strerror}") from error
 
     def close(self) -> None:
-        """Close the ends that are open. Idempotent."""
-        for fd in (self.reader, self.writer):
-            if fd >= 0:
-                os.close(fd)
+        """Close what is open. Idempotent."""
+        for fd in {self.reader, self.writer} - {-1}:
+            os.close(fd)
         self.reader = self.writer = -1
 
     def close_reader(self) -> None:
-        """Leave the reading to the other side."""
-        os.close(self.reader)
-        self.reader = -1
+        """Leave the reading to the other side, where that is an end of its own."""
+        if self.reader != self.writer:
+            os.close(self.reader)
+            self.reader = -1
+
+    def ring(self) -> None:
+        """Ring, unless that would have to wait: then it is full, and rings already."""
+        poller = select.poll()
+        poller.register(self.writer, select.POLLOUT)
+        if poller.poll(0):
+            os.write(self.writer, _RING)
+
+    def clear(self) -> None:
+        """Take out the rings that are in it, without waiting."""
+        poller = select.poll()
+        poller.register(self.reader, select.POLLIN)
+        if poller.poll(0):
+            os.read(self.reader, 512)
 
 
 def _transfer_timeout_s(length: int) -> float:
@@ -103,7 +121,7 @@ class ShmChannel:
         deadline: ``time.monotonic()`` at which the running wait is too late, or None while nobody waits. Read by the watch.
     """
 
-    def __init__(self, counts: Sequence[int], layout: SlotLayout, *, max_bytes: int, spin_us: float = 0) -> None:
+    def __init__(self, counts: Sequence[int], layout: SlotLayout, *, max_bytes: int, spin_us: float = 0, portable: bool = False) -> None:
         """Reserve room for groups of ``counts`` environments each; ``attach`` then joins the groups one by one."""
         self.count = sum(counts)
         self.layout = layout
@@ -114,7 +132,11 @@ class ShmChannel:
         self._firsts = [sum(counts[:i]) for i in range(len(counts))]
         self._max_bytes = max_bytes
         self._closed = False
+        self._portable = portable
         self._ticket = 0
+        self._at: Group | None = None
+        self._posting = False
+        self._suspect: tuple[int, Group | None, float] = (0, None, 0.0)
         self._asked: list[Group] = []
         self._everybody: list[Group] = []
         self._shared_slots = max(counts) > 1
@@ -143,10 +165,11 @@ class ShmChannel:
         old = self.groups[index]
         if old is not None:
             self._free(old)
-        wake = Bell.create()
-        done = Bell.create()
-        # A guest that answers without ever reading its bell would fill it and make the host's write block.
-        os.set_blocking(wake.writer, False)
+        wake = Bell.create(portable=self._portable)
+        done = Bell.create(portable=self._portable)
+        if wake.writer != wake.reader:
+            # A guest that answers without ever reading its bell would fill it and make the host's write block.
+            os.set_blocking(wake.writer, False)
         first, count = self._firsts[index], self._counts[index]
         memory = create_memory(count * self.layout.size, f"agentenv-{index}")
         self.arena.attach(first, count, memory)
@@ -163,7 +186,14 @@ class ShmChannel:
         if group is not None:
             group.wake.close_reader()
 
-    def post(self, op: Op, members: Sequence[int] | None = None, payloads: Sequence[bytes] | None = None) -> None:
+    def post(
+        self,
+        op: Op,
+        members: Sequence[int] | None = None,
+        payloads: Sequence[bytes] | None = None,
+        *,
+        timeout_s: float,
+    ) -> None:
         """Ask environments for something; see the contract."""
         if self._closed:
             raise ClosedError("the channel is closed")
@@ -190,14 +220,19 @@ class ShmChannel:
             asked = [group for number in numbers if (group := self.groups[number])]
         self._asked = asked
         words, write, ring = self._words, os.write, _RING
+        self._posting = True
+        self.deadline = time.monotonic() + timeout_s
         for group in asked:
             words[group.ticket_at] = ticket
+            self._at = group
             try:
                 write(group.wake_fd, ring)
             except BlockingIOError:
                 pass  # full: it has more reasons to look than it has read
             except BrokenPipeError:
                 group.lost = True
+        self.deadline = time.monotonic() + timeout_s
+        self._posting = False
         for group, data in spills:
             try:
                 group.control.settimeout(_transfer_timeout_s(len(data)))
@@ -205,45 +240,57 @@ class ShmChannel:
             except OSError:
                 group.lost = True
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self) -> None:
         """Wait for everybody who was asked; see the contract."""
         words, read, ticket = self._words, os.read, self._ticket
-        self.deadline = time.monotonic() + timeout_s
         try:
             for group in reversed(self._asked):
                 at = group.done_at
                 if words[at] == ticket or self._spin.until_equal(words, at, ticket):
                     continue
+                self._at = group
                 while words[at] != ticket:
                     if group.lost:
                         raise PeerLost(self._group_of[group.first], timed_out=group.timed_out)
                     read(group.done_fd, 512)  # more than one ring may lie there
-        finally:
-            self.deadline = None
+        except BlockingIOError:
+            raise PeerLost(self._group_of[self._at.first], broken="made its bell non-blocking") from None  # type: ignore[union-attr]  # set in the loop
+        self._at = None
+        self.deadline = None
 
     def interrupt(self, index: int, *, timed_out: bool = False) -> None:
-        """Declare a group lost and wake whoever waits for it. Called from the watch's thread."""
+        """Declare a group lost and wake whoever waits for it. Called from the watch's thread, for a dead sandbox."""
         group = self.groups[index]
         if group is not None and not group.lost:
             group.timed_out = timed_out
             group.lost = True
             if not self._closed:
-                self._ring_self(group)
+                group.done.ring()
+                if group.wake.reader >= 0:
+                    group.wake.clear()  # the host's write may be waiting for room
 
     def late(self) -> list[int]:
         """The groups still expected to answer, for the watch to act on when the deadline has passed.
 
-        For a group that has answered and perhaps not rung, it rings: else the host would sleep on for ever.
+        One that the host has been waiting at for a while counts as well, whether it has answered or not: it may have
+        taken back its ring. While the host still asks, only that one can be to blame: it made the bell it is woken by
+        look full, and those after it were not asked yet.
         """
-        found = []
-        for group in self._asked:
-            if group.lost:
-                continue
-            if self._words[group.done_at] != self._ticket:
-                found.append(self._group_of[group.first])
-            elif not self._closed:
-                self._ring_self(group)
-        return found
+        at, ticket, now = self._at, self._ticket, time.monotonic()
+        if self._suspect[:2] != (ticket, at):
+            self._suspect = (ticket, at, now)
+        stuck = at is not None and now - self._suspect[2] >= _STUCK_S
+        posting, words = self._posting, self._words
+        return [
+            self._group_of[group.first]
+            for group in self._asked
+            if not group.lost and ((stuck and group is at) or (not posting and words[group.done_at] != ticket))
+        ]
+
+    def answered(self, index: int) -> bool:
+        """Whether a group that was asked has answered, or never will."""
+        group = self.groups[index]
+        return group is None or group.lost or self._words[group.done_at] == self._ticket
 
     def payload(self, index: int) -> bytes:
         """A private copy of one answer's payload; see the contract."""
@@ -291,14 +338,6 @@ class ShmChannel:
     def _renew(self) -> None:
         self._everybody = [group for group in self.groups if group is not None]
         self._last_op = None
-
-    @staticmethod
-    def _ring_self(group: Group) -> None:
-        # A guest that filled the pipe has woken the reader already; never block here.
-        poller = select.poll()
-        poller.register(group.done.writer, select.POLLOUT)
-        if poller.poll(0):
-            os.write(group.done.writer, _RING)
 
     def _put(self, index: int, data: bytes, spills: list[tuple[Group, bytes]]) -> None:
         self._in_lengths[index] = len(data)

@@ -124,8 +124,9 @@ class AgentENV(gymnasium.Env[Any, Any]):
         except ValueError as error:
             raise InvalidAction(str(error)) from None
         channel = fleet.channel
-        channel.post(Op.STEP, None, [encode(variable)] if self._variable_action else None)
-        fleet.wait(self._environment.step_timeout_s)
+        payloads = [encode(variable)] if self._variable_action else None
+        channel.post(Op.STEP, None, payloads, timeout_s=self._environment.step_timeout_s)
+        fleet.wait()
         status = int(channel.status[0])
         if self._variable or status & PAYLOAD:
             answer = fleet.answer(0)

@@ -189,8 +189,9 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 if self._pace_due:
                     self._set_pace(pacing.pace)
                 began = perf_counter()
-            channel.post(Op.STEP, None, None if variable is None else [encode(values) for values in variable])
-            fleet.wait(self._step_timeout_s)
+            payloads = None if variable is None else [encode(values) for values in variable]
+            channel.post(Op.STEP, None, payloads, timeout_s=self._step_timeout_s)
+            fleet.wait()
             if pacing is not None:
                 self._pace_due = pacing.record(perf_counter() - began)
         except SandboxError as error:

@@ -12,6 +12,10 @@ from agentenv.telemetry.wake import Wake
 
 Running = Player | Program
 
+# Edge-triggered: a ring is reported and left where it is. Reading a bell might block, because a guest can take its ring
+# back between the report and the read.
+_RINGS = select.EPOLLIN | select.EPOLLET
+
 
 class Bells:
     """Who runs, and who of them rang.
@@ -32,7 +36,7 @@ class Bells:
     def add(self, running: Running) -> None:
         """Listen to it from now on."""
         self._running[running.bell] = running
-        self._epoll.register(running.bell, select.EPOLLIN)
+        self._epoll.register(running.bell, _RINGS)
 
     def mute(self, running: Running) -> None:
         """Do not listen to it for a while; it still counts as running."""
@@ -40,7 +44,7 @@ class Bells:
 
     def unmute(self, running: Running) -> None:
         """Listen to it again."""
-        self._epoll.register(running.bell, select.EPOLLIN)
+        self._epoll.register(running.bell, _RINGS)
 
     def remove(self, running: Running) -> None:
         """It runs no more. Before its descriptors are closed."""

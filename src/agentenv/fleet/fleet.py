@@ -135,15 +135,15 @@ class Fleet:
         Raises:
             SandboxDied, StepTimeout: For the first that is gone or late; all others have answered by then.
         """
-        self.channel.post(op, members, payloads)
-        self.wait(timeout_s)
+        self.channel.post(op, members, payloads, timeout_s=timeout_s)
+        self.wait()
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self) -> None:
         """Wait for what was posted; see ``exchange``."""
         try:
-            self.channel.wait(timeout_s)
+            self.channel.wait()
         except PeerLost as lost:
-            self._wait_for_the_rest(lost, timeout_s)
+            self._wait_for_the_rest(lost)
 
     def answer(self, index: int) -> Answer:
         """Decode what one environment sent beside the fixed fields; call only when its status has one of the flags of PAYLOAD.
@@ -225,7 +225,7 @@ class Fleet:
         self._closed = True
         try:
             alive = [i for g, group in enumerate(self._groups) if self.sandboxes[g].alive() for i in group]
-            self.channel.post(Op.CLOSE, alive)
+            self.channel.post(Op.CLOSE, alive, timeout_s=_CLOSE_TIMEOUT_S)
             ends = time.monotonic() + _CLOSE_TIMEOUT_S
             for number, sandbox in enumerate(self.sandboxes):
                 if sandbox.pidfd >= 0:
@@ -330,13 +330,13 @@ class Fleet:
 
     # -- failures
 
-    def _wait_for_the_rest(self, lost: PeerLost, timeout_s: float) -> None:
+    def _wait_for_the_rest(self, lost: PeerLost) -> None:
         """Let everybody else finish, so that no answer of this request is read as one of the next."""
         first = lost
         while True:
             self.channel.abandon(lost.group)
             try:
-                self.channel.wait(timeout_s)
+                self.channel.wait()
             except PeerLost as another:
                 lost = another
                 continue
@@ -345,11 +345,15 @@ class Fleet:
 
     def _lost(self, lost: PeerLost) -> SandboxError:
         sandbox = self.sandboxes[lost.group]
-        if not lost.timed_out:
+        if not (lost.timed_out or lost.broken):
             # Its descriptors close a moment before its end can be seen. What then still lives has let go by itself.
             _wait_for_end(sandbox.pidfd, time.monotonic() + _DYING_S)
         sandbox.kill(
-            Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, "broke the protocol: it stopped serving and lives on")
+            Cause(
+                CauseKind.PROTOCOL,
+                Owner.ENVIRONMENT,
+                f"broke the protocol: it {lost.broken or 'stopped serving and lives on'}",
+            )
         )
         self.channel.abandon(lost.group)
         cause = sandbox.cause()

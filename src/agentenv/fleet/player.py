@@ -105,8 +105,7 @@ class Player:
 
     def rung(self) -> bool:
         """After the bell: whether the answer is there, or will never come. A guest may ring for nothing."""
-        os.read(self.bell, 4096)
-        return self._group.lost or not self._channel.late()
+        return self._channel.answered(0)
 
     def spilled(self) -> bool:
         """Whether the answer's payload must still be read from a socket, which takes as long as the guest likes."""
@@ -118,7 +117,7 @@ class Player:
         Raises:
             SandboxError: The environment raised, died, was late or broke the protocol.
         """
-        self.fleet.wait(0.0)  # has answered or is lost: returns at once or raises
+        self.fleet.wait()  # has answered or is lost: returns at once or raises
         self._status = int(self._channel.status[0])
         self._answer = self.fleet.answer(0) if self._status & PAYLOAD else _NOTHING
 
@@ -178,9 +177,7 @@ class Player:
         self._post(Op.STEP, [encode(variable)] if self._variable_action else None, self._environment.step_timeout_s)
 
     def _post(self, op: Op, payloads: list[bytes] | None, timeout_s: float) -> None:
-        self._channel.post(op, None, payloads)
-        # Nobody waits, so nobody else tells the watch.
-        self._channel.deadline = time.monotonic() + timeout_s
+        self._channel.post(op, None, payloads, timeout_s=timeout_s)
 
     def _finish(self, outcome: Outcome) -> None:
         self._in_episode = False

@@ -98,7 +98,7 @@ _STEP = [
     Attack("done_early", "step", _LATE | _ON, _PROCESS, 2),
     Attack("done_backwards", "step", _LATE, _PROCESS),
     Attack("silent_answer", "step", _LATE | _ON, _PROCESS, 1),
-    Attack("flicker", "step", _LATE | _ON, _PROCESS, 1),
+    Attack("flicker", "step", _LATE | _LIE | _ON, _PROCESS, 1),
     Attack("resize_memory", "step", _ON, _PROCESS, 1),
     *(
         Attack(name, "step", _LIE, _PROCESS)
@@ -111,11 +111,12 @@ _STEP = [
     Attack("unknown_flags", "step", _LIE | _LATE | _ON, _PROCESS, 1),
     Attack("value_out_of_place", "step", _LIE | _LATE | _ON, _PROCESS, 1),
     # Bells and the control socket.
-    Attack("fill_bell", "step", _LATE, _PROCESS),
+    Attack("fill_bell", "step", _LATE | _LIE, _PROCESS),
     Attack("steal_rings", "step", _LATE, _PROCESS),
+    Attack("fill_own_bell", "step", _LATE | _ON, _PROCESS, 2),
     Attack("close_everything", "step", _LATE | _LIE, _PROCESS),
     Attack("close_bells", "step", _EXIT | _LIE | _ON, _PROCESS, 1),
-    Attack("unblock_descriptors", "step", _EXIT | _ON, _PROCESS, 1),
+    Attack("unblock_descriptors", "step", _EXIT | _LIE | _ON, _PROCESS, 1),
     Attack("garbage_on_control", "step", _LIE, _PROCESS),
     Attack("fill_control", "step", _EXIT, _PROCESS),
     Attack("forged_exit", "step", _LATE, _PROCESS),

@@ -61,21 +61,21 @@ OpenLink = Callable[[int, int], Link]
 def ask(link: Link, name: str, *arguments: Any, members: list[int] | None = None) -> list[Any]:
     """Call a method of environments through the bare channel and return the values."""
     chosen = list(range(link.channel.count)) if members is None else members
-    link.channel.post(Op.CALL, members, [encode([name, list(arguments), {}])] * len(chosen))
-    link.channel.wait(TIMEOUT_S)
+    link.channel.post(Op.CALL, members, [encode([name, list(arguments), {}])] * len(chosen), timeout_s=TIMEOUT_S)
+    link.channel.wait()
     return [decode(link.channel.payload(index), max_bytes=_MAX_BYTES) for index in chosen]
 
 
 def step(link: Link, members: list[int] | None = None) -> None:
     """One step of some environments."""
-    link.channel.post(Op.STEP, members, None)
-    link.channel.wait(TIMEOUT_S)
+    link.channel.post(Op.STEP, members, None, timeout_s=TIMEOUT_S)
+    link.channel.wait()
 
 
 def reset(link: Link) -> None:
     """Reset all environments."""
-    link.channel.post(Op.RESET, None, [encode([None, None])] * link.channel.count)
-    link.channel.wait(TIMEOUT_S)
+    link.channel.post(Op.RESET, None, [encode([None, None])] * link.channel.count, timeout_s=TIMEOUT_S)
+    link.channel.wait()
 
 
 class ChannelSuite:
@@ -153,12 +153,12 @@ class ChannelSuite:
         reset(link)
         step(link)
         link.kill(1)
-        link.channel.post(Op.STEP, None, None)
+        link.channel.post(Op.STEP, None, None, timeout_s=TIMEOUT_S)
         with pytest.raises(PeerLost) as caught:
-            link.channel.wait(TIMEOUT_S)
+            link.channel.wait()
         assert (caught.value.group, caught.value.timed_out) == (1, False)
         link.channel.abandon(1)
-        link.channel.wait(TIMEOUT_S)
+        link.channel.wait()
         np.testing.assert_array_equal(link.observations[[0, 1, 4], 0], [2, 2, 2])
         step(link, [0, 1, 4])
         np.testing.assert_array_equal(link.observations[[0, 1, 4], 0], [3, 3, 3])
@@ -170,31 +170,31 @@ class ChannelSuite:
         link.kill(1)
         link.channel.abandon(1)
         for number in (1, 2):
-            link.channel.post(Op.STEP, None, None)
+            link.channel.post(Op.STEP, None, None, timeout_s=TIMEOUT_S)
             with pytest.raises(PeerLost) as caught:
-                link.channel.wait(TIMEOUT_S)
+                link.channel.wait()
             assert caught.value.group == 1
             link.channel.abandon(1)
-            link.channel.wait(TIMEOUT_S)
+            link.channel.wait()
             np.testing.assert_array_equal(link.observations[[0, 2], 0], [number, number])
 
     def test_a_loss_while_it_is_waited_for_ends_the_wait(self, open_link: OpenLink) -> None:
         link = open_link(2, 1)
-        link.channel.post(Op.CALL, [0], [encode(["hang", [], {}])])
+        link.channel.post(Op.CALL, [0], [encode(["hang", [], {}])], timeout_s=TIMEOUT_S)
         link.kill(0)
         with pytest.raises(PeerLost) as caught:
-            link.channel.wait(TIMEOUT_S)
+            link.channel.wait()
         assert caught.value.group == 0
 
     def test_late_is_lost_and_never_an_answer_to_the_next(self, open_link: OpenLink) -> None:
         link = open_link(2, 1)
         reset(link)
-        link.channel.post(Op.CALL, None, [encode(["hang", [], {}]), encode(["echo", ["quick"], {}])])
+        link.channel.post(Op.CALL, None, [encode(["hang", [], {}]), encode(["echo", ["quick"], {}])], timeout_s=0.2)
         with pytest.raises(PeerLost) as caught:
-            link.channel.wait(0.2)
+            link.channel.wait()
         assert (caught.value.group, caught.value.timed_out) == (0, True)
         link.channel.abandon(0)
-        link.channel.wait(TIMEOUT_S)
+        link.channel.wait()
         assert decode(link.channel.payload(1), max_bytes=_MAX_BYTES) == "quick"
         assert ask(link, "echo", "next", members=[1]) == ["next"]
 
@@ -203,7 +203,7 @@ class ChannelSuite:
         link.channel.close()
         link.channel.close()
         with pytest.raises(ClosedError):
-            link.channel.post(Op.STEP, None, None)
+            link.channel.post(Op.STEP, None, None, timeout_s=TIMEOUT_S)
 
     def test_no_descriptor_is_left(self, open_link: OpenLink) -> None:
         open_link(3, 1).close()

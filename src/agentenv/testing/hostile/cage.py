@@ -85,8 +85,8 @@ class Descriptors:
 
     Attributes:
         control: The control socket.
-        bells_in: Pipes it can read from (the bell it waits for).
-        bells_out: Pipes it can write to besides standard output and error (the bell it rings).
+        bells_in: What it is woken by: an eventfd, or the end to read of a pipe.
+        bells_out: What it rings, besides standard output and error: an eventfd, or the end to write of a pipe.
         memory: Memory files.
         other: Whatever else is open, as /proc/self/fd names it.
     """
@@ -115,6 +115,9 @@ def descriptors() -> Descriptors:
         elif stat.S_ISFIFO(mode):
             writable = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
             (bells_out if writable == os.O_WRONLY else bells_in).append(fd)
+        elif name == "anon_inode:[eventfd]":
+            # The host sends the bell to wait for first, so its number is the lower one.
+            (bells_out if bells_in else bells_in).append(fd)
         elif "memfd:agentenv" in name:
             memory.append(fd)
         else:

@@ -24,6 +24,7 @@ from agentenv.wire.slot import Flag
 
 _FOR_EVER_S = 1e6
 _RING = (1).to_bytes(8, "little")
+_FULL = (2**64 - 2).to_bytes(8, "little")  # all an eventfd holds
 _DONE, _STATUS, _LENGTH = slot.GROUP_DONE // 8, slot.STATUS // 8, slot.OUT_LENGTH // 8
 
 
@@ -117,18 +118,32 @@ def _fill_bell(env: Any) -> NoReturn:
         os.set_blocking(bell, False)
         with contextlib.suppress(BlockingIOError):
             while True:
-                os.write(bell, b"\xff" * 4096)
+                os.write(bell, _FULL)
     hang()
 
 
 def _steal_rings(env: Any) -> NoReturn:
-    """Open the bell it rings from the other side, and take every ring out of it."""
-    with contextlib.suppress(PermissionError):  # where it runs as another user than the host
-        for bell in descriptors().bells_out:
-            fd = os.open(f"/proc/self/fd/{bell}", os.O_RDONLY)
-            while True:
-                os.read(fd, 65536)
+    """Take every ring out of the bell it rings, so that the host never hears one."""
+    for bell in descriptors().bells_out:
+        while True:
+            os.read(bell, 65536)
     hang()
+
+
+def _fill_own_bell(env: Any) -> NoReturn:
+    """Make the bell it is woken by look full, so that the host's next write to it waits for room; never read it."""
+    words, bells = channel_memory().words(), descriptors().bells_in
+    while True:
+        ticket = words[slot.GROUP_TICKET // 8]
+        if words[_DONE] != ticket:
+            words[_STATUS] = 0
+            words[_DONE] = ticket
+            _ring()
+        for bell in bells:
+            os.set_blocking(bell, False)
+            with contextlib.suppress(BlockingIOError):
+                os.write(bell, _FULL)
+            os.set_blocking(bell, True)
 
 
 def _never_read_bell(env: Any) -> NoReturn:
@@ -239,6 +254,7 @@ LIES: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "garbage_everywhere": _garbage_everywhere, "hosts_words": _hosts_words,
     "done_early": _done_early, "done_backwards": _done_backwards, "silent_answer": _silent_answer,
     "flicker": _flicker, "fill_bell": _fill_bell, "steal_rings": _steal_rings, "never_read_bell": _never_read_bell,
+    "fill_own_bell": _fill_own_bell,
     "close_everything": _close_everything, "close_bells": _close_bells, "unblock_descriptors": _unblock_descriptors,
     "resize_memory": _resize_memory, "pickle_bomb": _pickle_bomb,
     "length_beyond_the_slot": _answering(int(Flag.INFO), 1 << 20),
