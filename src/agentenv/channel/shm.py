@@ -150,6 +150,7 @@ class ShmChannel:
         self.status = column(slot.STATUS, "u8")
         self.rewards = column(slot.REWARD, "f8")
         self._words = self.arena.words()
+        self._raw = memoryview(self.arena.bytes)  # type: ignore[arg-type]  # numpy arrays are buffers
         self._last_op: Op | None = None
 
     def attach(self, index: int, control: socket.socket) -> tuple[int, int, int]:
@@ -313,7 +314,7 @@ class ShmChannel:
         if length > self.layout.outbox_size:
             raise ProtocolError(f"states {length} bytes in an area of {self.layout.outbox_size}")
         start = index * self.layout.size + self.layout.outbox
-        return self.arena.bytes[start : start + length].tobytes()
+        return bytes(self._raw[start : start + length])
 
     def group_of(self, index: int) -> int:
         """The group that holds environment ``index``."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from agentenv.config import config_from_keywords
 from agentenv.envs.env import FORKED, plain
+from agentenv.envs.infos import gather
 from agentenv.envs.source import Source, env_name, refuse_commands, split_source
 from agentenv.errors import ClosedError, SandboxError
 from agentenv.fleet.context import RunContext
@@ -158,11 +159,9 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._ended[members] = False
         self._any_ended = bool(self._ended.any())
         self._exchange(Op.RESET, self._reset_timeout_s, None if chosen is None else members, payloads)
-        infos: dict[str, Any] = {}
         status = fleet.channel.status.copy()
         answers = self._answers([index for index in members if int(status[index]) & PAYLOAD])
-        for index, answer in answers.items():
-            infos = self._add_info(infos, answer.info, index)
+        infos = gather([(index, answer.info) for index, answer in answers.items()], self.num_envs, self._add_info, {})
         return self._observe(), infos
 
     def step(
@@ -268,13 +267,12 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def _collect(self, flagged: list[int]) -> dict[str, Any]:
         infos: dict[str, Any] = {}
         answers = self._answers(flagged)
-        for index in flagged:
-            answer = answers[index]
+        for index, answer in answers.items():
             if answer.final_info is not None:
                 final = {"final_obs": answer.final_observation, "final_info": answer.final_info}
                 infos = self._add_info(infos, final, index)
-            infos = self._add_info(infos, answer.info, index)
-        return infos
+        found = [(index, answer.info) for index, answer in answers.items()]
+        return gather(found, self.num_envs, self._add_info, infos)
 
     def _answers(self, members: Sequence[int]) -> dict[int, Answer]:
         """Decode answers that carry more than the fixed fields; raises the first failure after reading all."""

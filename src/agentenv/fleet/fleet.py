@@ -45,7 +45,7 @@ _CLOSE_TIMEOUT_S = 2.0
 _DYING_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """What an environment sent beside the fixed fields.
 
