@@ -88,6 +88,12 @@ class Talks(Base):
         sys.stderr.flush()
 
 
+class TalksWhenBuilt(Base):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        print("built")
+
+
 class LargeInfo(Base):
     def info(self) -> dict[str, Any]:
         return {"blob": "y" * (1 << 20)}

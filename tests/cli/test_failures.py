@@ -124,3 +124,13 @@ def test_commands_run_to_their_end(command) -> None:
     run_dir = Path(summary["run_dir"])
     assert (run_dir / one(summary, "ok")["out"] / "r").read_text() == "hello"
     assert command("logs", "latest", "ok").stdout == "said\n"
+
+
+def test_one_that_cannot_be_built_costs_the_others_neither_their_start_nor_their_log(command) -> None:
+    talking = 'id = "talks"\nenv = "misbehaving:TalksWhenBuilt"\ncount = 2'
+    summary = command.run(command.config(talking, 'id = "bad"\nenv = "misbehaving:FailsToBuild"'), code=1)
+    run = RunDir.open(Path(summary["run_dir"]))
+    for index in range(2):
+        assert one(summary, f"talks-{index}")["state"] == "done"
+        # Built once, although its neighbour failed, and heard.
+        assert run.environment(f"talks-{index}").stdout.read_text().count("built") == 1

@@ -269,3 +269,29 @@ def test_close_is_idempotent_and_final() -> None:
     for use in uses:
         with pytest.raises(ClosedError, match="is closed"):
             use()
+
+
+def test_attributes_through_wrappers_reach_the_sandbox() -> None:
+    """SB3's get_attr and env_method ask with get_wrapper_attr; a Gymnasium wrapper passes it on."""
+    with AgentENV.from_env("CartPole-v1") as env:
+        wrapped = gymnasium.wrappers.RecordEpisodeStatistics(env)
+        assert wrapped.get_wrapper_attr("gravity") == 9.8
+        assert wrapped.has_wrapper_attr("gravity")
+        assert not wrapped.has_wrapper_attr("no_such_thing")
+        assert env.set_wrapper_attr("gravity", 1.5)
+        assert env.get_attr("gravity") == 1.5
+        assert not env.set_wrapper_attr("no_such_thing", 1, force=False)
+        assert env.get_wrapper_attr("get_wrapper_attr") is not None
+        assert env.get_wrapper_attr("has_wrapper_attr")("gravity")
+        with pytest.raises(AttributeError, match="no_such_thing"):
+            env.get_wrapper_attr("no_such_thing")
+        with pytest.raises(TypeError, match="stays inside the sandbox"):
+            env.call("spec")
+
+
+def test_the_spec_keeps_the_limit_and_the_object_names_itself() -> None:
+    with AgentENV.from_env("CartPole-v1") as env:
+        assert env.spec is not None
+        assert env.spec.max_episode_steps == 500
+        assert "CartPole-v1" in repr(env)
+        assert "bubblewrap" in str(env)

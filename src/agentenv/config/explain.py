@@ -6,6 +6,7 @@ schema, so a bound changed in the records changes in the message too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from agentenv.config.schema import node_at
 from agentenv.config.words import expected, got, kind
 
 _KIND_OF_TYPE = {"integer": "an integer", "string": "a string", "boolean": "a boolean", "array": "a list"}
+_UNQUOTABLE = re.compile(r"true|false|[+-]?(0|[1-9][0-9_]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _NO_ENVIRONMENTS = Fault(
     ("environments",),
     "expected at least one [[environments]] table, got none",
@@ -92,7 +94,7 @@ def _is_number(schema: Mapping[str, Any], value: object) -> bool:
 
 
 def _number_hint(schema: Mapping[str, Any], value: object) -> str:
-    if isinstance(value, str) and schema.get("type") in ("integer", "number", "boolean"):
+    if isinstance(value, str) and schema.get("type") in ("integer", "number", "boolean") and _UNQUOTABLE.fullmatch(value):
         return "write it without quotes"
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
         return f"write {value:.0f}"

@@ -35,8 +35,16 @@ def _entry_hint(text: object) -> str:
     return 'such as "my_package.my_module:MyClass"'
 
 
+def _refuse_main(value: object) -> None:
+    if isinstance(value, str) and value.partition(":")[0] == "__main__" and ":" in value:
+        name = value.partition(":")[2]
+        hint = f'move {name} to a module and write "module:{name}"'
+        raise refusal(Fault((), f"__main__ is not available in a sandbox, {got_text(value)}", hint))
+
+
 def check_entry_point(value: object) -> object:
     """Give ``value`` back, or refuse it as not ``module:callable``."""
+    _refuse_main(value)
     if not isinstance(value, str) or not is_entry_point(value):
         raise refusal(Fault((), f'expected "module:callable", {got_text(value)}', _entry_hint(value)))
     return value
@@ -58,6 +66,7 @@ def _is_env_name(text: str) -> bool:
 
 
 def _check_env(value: object) -> object:
+    _refuse_main(value)
     if isinstance(value, str) and _is_env_name(value):
         return value
     hint = 'such as "CartPole-v1" or "my_package.my_module:MyEnv"'

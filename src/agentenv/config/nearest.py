@@ -117,7 +117,10 @@ def _known(wanted: str, keys: Iterable[str]) -> str | None:
 
 
 def _closest(wanted: str, keys: Iterable[str]) -> str | None:
-    matches = difflib.get_close_matches(wanted, tuple(keys), n=1, cutoff=0.7)
+    keys = tuple(keys)
+    # Two letters swapped in a short word, which the ratio below counts as half of it.
+    swapped = [key for key in keys if sorted(key) == sorted(wanted)]
+    matches = swapped or difflib.get_close_matches(wanted, keys, n=1, cutoff=0.7)
     return matches[0] if matches else None
 
 

@@ -79,6 +79,8 @@ def _neighbour(path: pathlib.Path) -> str:
     """Name a TOML file near the one that is missing."""
     try:
         names = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".toml")
+        # Nearly every project has one, and it is never what was meant.
+        names = [name for name in names if name != "pyproject.toml"]
     except (OSError, ValueError):
         return f"there is no directory {path.parent} either"
     near = difflib.get_close_matches(path.name, names, n=1)

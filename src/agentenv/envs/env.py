@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -10,9 +11,10 @@ from gymnasium.envs.registration import EnvSpec
 
 from agentenv.config import Config, config_from_keywords
 from agentenv.envs.source import Source, choose_environment, env_name, split_source, with_render_mode
-from agentenv.errors import ClosedError, InvalidAction
+from agentenv.errors import ClosedError, InvalidAction, ProtocolError
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
+from agentenv.fleet.introduction import Introduction
 from agentenv.wire.batch import ActionCheck
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.opaque import Opaque
@@ -76,7 +78,7 @@ class AgentENV(gymnasium.Env[Any, Any]):
             self.action_space.seed(seeds.actions(self.env_id, seed=environment.seed))
         self.metadata = {**self._fleet.metadata, "render_modes": _render_modes(self._fleet.metadata)}
         self.render_mode = self._fleet.render_mode
-        self.spec = _make_spec(config, self.env_id, self._fleet.spec_id)
+        self.spec = _make_spec(config, self.env_id, self._fleet.introduction)
 
     @classmethod
     def from_env(cls, env: str | Callable[..., Any], **keywords: Any) -> AgentENV:
@@ -160,6 +162,45 @@ class AgentENV(gymnasium.Env[Any, Any]):
         """Set an attribute of the environment to plain data."""
         self._opened().call(Op.SET, [name, value], [0], self._environment.step_timeout_s)
 
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Whether this object, or the environment in the sandbox, has the attribute."""
+        return hasattr(self, name) or self._look(name)[0] != "none"
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """An attribute of this object, else of the environment in the sandbox; a method comes as a function to call.
+
+        Raises:
+            AttributeError: Neither has it.
+            TypeError: It is neither a method nor plain data.
+        """
+        if hasattr(self, name):
+            return getattr(self, name)
+        kind, *value = self._look(name)
+        if kind == "none":
+            raise AttributeError(f"environment {self.env_id!r} has no attribute {name!r}, here or in its sandbox")
+        return partial(self.call, name) if kind == "callable" else plain(value[0], name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute of this object if it has one of that name, else of the environment in the sandbox."""
+        if hasattr(self, name):
+            setattr(self, name, value)
+            return True
+        if not force and self._look(name)[0] == "none":
+            return False
+        self.set_attr(name, value)
+        return True
+
+    def _look(self, name: str) -> list[Any]:
+        found = self._opened().call(Op.LOOK, name, [0], self._environment.step_timeout_s)[0]
+        if not isinstance(found, list) or [found[:1], len(found)] not in ([["none"], 1], [["callable"], 1], [["value"], 2]):
+            raise ProtocolError(f"asked for {name!r}, the environment answered something that is not the protocol")
+        return found
+
+    def __repr__(self) -> str:
+        return f"<AgentENV {self.env_id} ({self._environment.env or 'GridWorld'}) in runtime {self._context.runtime_name}>"
+
+    __str__ = __repr__
+
     def close(self) -> None:
         """End the environment and its sandbox. Idempotent; always leaves nothing behind."""
         if not getattr(self, "_closed", True):
@@ -213,12 +254,13 @@ def make_from_spec(config: Config, env_id: str, render_mode: str | None = None) 
     return AgentENV(config, env_id=env_id, render_mode=render_mode)
 
 
-def _make_spec(config: Config, env_id: str, inner: str | None) -> EnvSpec:
-    name = (inner or "Env-v0").rpartition("/")[2]
+def _make_spec(config: Config, env_id: str, inner: Introduction) -> EnvSpec:
+    name = (inner.spec_id or "Env-v0").rpartition("/")[2]
     return EnvSpec(
         id=f"agentenv/{name}",
         entry_point="agentenv.envs.env:make_from_spec",
         kwargs={"config": config, "env_id": env_id},
+        max_episode_steps=inner.max_episode_steps,
         order_enforce=False,
         disable_env_checker=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
@@ -26,6 +27,7 @@ def split_source(source: Source, env_id: str | None) -> tuple[Config, str | None
         ConfigError: It is none of these, or wrong.
     """
     if not isinstance(source, Mapping):
+        _refuse_name(source)
         return load_config(source), env_id
     values = dict(source)
     if "config_file" in values:
@@ -97,6 +99,9 @@ def env_name(env: str | Callable[..., Any]) -> str:
         ConfigError: A callable that a sandbox could not import.
     """
     if isinstance(env, str):
+        if env.endswith(".toml"):
+            message = f"expected a Gymnasium id or module:callable, got the name of a file, {env!r}"
+            raise _mistake(KEYWORD, "env", message, f"for a file: AgentENV({json.dumps(env)}), without from_env")
         return env
     module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", None)
     if not module or not name or module == "__main__" or "<" in name:
@@ -107,6 +112,13 @@ def env_name(env: str | Callable[..., Any]) -> str:
             'move it to a module and pass "module:callable"; lambdas and what is defined in __main__ stay here',
         )
     return f"{module}:{name}"
+
+
+def _refuse_name(source: object) -> None:
+    """Raise where an environment's name stands in the place of a file."""
+    if isinstance(source, str) and source and not source.endswith(".toml") and not os.path.exists(source):
+        hint = f"it takes a TOML file; for an environment by its name: AgentENV.from_env({json.dumps(source)})"
+        raise _mistake(source, "file", "no such file", hint)
 
 
 def _mistake(where: str, path: str, message: str, hint: str = "") -> ConfigError:

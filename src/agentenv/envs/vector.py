@@ -47,6 +47,8 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     started again by the next ``reset``; until then ``step`` raises.
     """
 
+    closed = True  # until everything has started: what was never opened needs no closing
+
     def __init__(
         self,
         source: Source,

@@ -14,9 +14,10 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from agentenv.config import EnvironmentConfig
-from agentenv.errors import AgentEnvError, SandboxError
+from agentenv.errors import AgentEnvError, EnvError, SandboxError
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
+from agentenv.fleet.reported import readable
 from agentenv.sandbox.contract import Sandbox
 
 logger = logging.getLogger("agentenv.fleet")
@@ -24,7 +25,6 @@ logger = logging.getLogger("agentenv.fleet")
 Item = TypeVar("Item")
 
 _ENDING_THREADS = 4
-_BATCH_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +90,22 @@ class Births:
                 birth.result.destroy()
 
     def _start(self, environments: list[EnvironmentConfig]) -> None:
-        rest = environments
-        rounds = 0
-        while rest:
-            # All at once, or none: after one failed the others are started again without it, and after two one by one.
-            batch = rest if rounds < _BATCH_ROUNDS else rest[:1]
-            specs = [self._context.spec(environment.id, [environment]) for environment in batch]
-            try:
-                sandboxes = self._context.runtime.create(specs, self._context.output)
-            except SandboxError as error:
-                guilty = next((e for e in batch if e.id == error.env_id), batch[0])
-                self._put(guilty, error)
-                rest = [environment for environment in rest if environment is not guilty]
-                rounds += 1
-                continue
-            except Exception as error:
-                # Not one environment's fault: whoever is left would meet the same.
-                for environment in rest:
-                    self._put(environment, error)
-                return
-            for environment, sandbox in zip(batch, sandboxes, strict=True):
-                self._put(environment, self._join(environment, sandbox))
-            rest = rest[len(batch) :]
+        failures: dict[str, SandboxError] = {}
+        try:
+            specs = [self._context.spec(environment.id, [environment]) for environment in environments]
+            sandboxes = self._context.runtime.create(specs, self._context.output, failures)
+        except Exception as error:
+            # Not one environment's fault: everybody meets the same.
+            for environment in environments:
+                self._put(environment, error)
+            return
+        by_id = {sandbox.spec.id: sandbox for sandbox in sandboxes}
+        for environment in environments:
+            sandbox = by_id.get(environment.id)
+            self._put(
+                environment,
+                _clean(failures[environment.id]) if sandbox is None else self._join(environment, sandbox),
+            )
 
     def _join(self, environment: EnvironmentConfig, sandbox: Sandbox) -> Fleet | Sandbox | Exception:
         if environment.command is not None:
@@ -133,6 +127,10 @@ class Births:
         finally:
             self._gone.put(env_id)
             self._notify()
+
+
+def _clean(error: SandboxError) -> SandboxError:
+    return readable(error) if isinstance(error, EnvError) else error
 
 
 def _drain(queue: SimpleQueue[Item]) -> list[Item]:

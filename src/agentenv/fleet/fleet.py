@@ -249,7 +249,8 @@ class Fleet:
         first = self._introduction(0, 0)
         self.single_observation_space: Space[Any] = first.observation_space
         self.single_action_space: Space[Any] = first.action_space
-        self.metadata, self.render_mode, self.spec_id = first.metadata, first.render_mode, first.spec_id
+        self.introduction = first
+        self.metadata, self.render_mode = first.metadata, first.render_mode
         for number in range(len(self.sandboxes)):
             self._check_introduction(number)
 

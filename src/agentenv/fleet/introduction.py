@@ -27,6 +27,7 @@ class Introduction:
         metadata: Plain data; ``render_modes``, where present, is a list of texts.
         render_mode: As Gymnasium's, or None.
         spec_id: Gymnasium id, or None.
+        max_episode_steps: The limit of its registration, or None.
     """
 
     observation_space: Space[Any]
@@ -34,6 +35,7 @@ class Introduction:
     metadata: dict[str, Any]
     render_mode: str | None
     spec_id: str | None
+    max_episode_steps: int | None
 
 
 def read_introduction(record: Mapping[str, Any], *, max_bytes: int) -> Introduction:
@@ -51,11 +53,12 @@ def read_introduction(record: Mapping[str, Any], *, max_bytes: int) -> Introduct
     modes = plain.get("render_modes")
     if modes is not None and not (isinstance(modes, list) and all(isinstance(mode, str) for mode in modes)):
         del plain["render_modes"]
-    render_mode, spec_id = record.get("render_mode"), record.get("spec_id")
+    render_mode, spec_id, limit = (record.get(key) for key in ("render_mode", "spec_id", "max_episode_steps"))
     return Introduction(
         rebuild(record.get("observation_space"), max_bytes=max_bytes),
         rebuild(record.get("action_space"), max_bytes=max_bytes),
         plain,
         render_mode if isinstance(render_mode, str) else None,
         spec_id if isinstance(spec_id, str) and _SPEC_ID.fullmatch(spec_id) else None,
+        limit if type(limit) is int and limit > 0 else None,
     )

@@ -1,11 +1,14 @@
 """Which module registers a Gymnasium id: Gymnasium 1.x imports no third-party package by itself.
 
-A table of the id's first characters for packages in wide use, so that ``env = "ALE/Breakout-v5"`` works as it stands.
+A table of the id's first characters, or of its last, for packages in wide use, so that ``env = "ALE/Breakout-v5"``
+and ``env = "PongNoFrameskip-v4"`` work as they stand.
 An id not listed here works as ``module:Id-v0``, or when the host process has it registered.
 """
 
 from __future__ import annotations
 
+import re
+from itertools import chain
 from typing import Any
 
 import gymnasium
@@ -31,6 +34,8 @@ _REGISTRARS = (
     ("browsergym/", "browsergym"),
     ("agentenv/", "agentenv.envs.registration"),
 )
+# Atari's older ids have no prefix in common. The bare "Pong-v4" could be anybody's and stays out.
+_REGISTRARS_BY_SUFFIX = ((re.compile(r"\w+?(-ram)?(NoFrameskip|Deterministic|-ram)-v\d+", re.ASCII), "ale_py"),)
 
 
 def registrar(env_id: str) -> str | None:
@@ -38,7 +43,9 @@ def registrar(env_id: str) -> str | None:
     try:
         entry: Any = gymnasium.spec(env_id).entry_point
     except gymnasium.error.Error:
-        return next((module for prefix, module in _REGISTRARS if env_id.startswith(prefix)), None)
+        by_prefix = (module for prefix, module in _REGISTRARS if env_id.startswith(prefix))
+        by_suffix = (module for pattern, module in _REGISTRARS_BY_SUFFIX if pattern.fullmatch(env_id))
+        return next(chain(by_prefix, by_suffix), None)
     if not isinstance(entry, str):
         return None
     package = entry.partition(":")[0].partition(".")[0]

@@ -25,7 +25,7 @@ class SandboxOutput:
         with self._lock:
             sinks = self._sinks.setdefault(sandbox_id, {})
             sink = sinks.get(stream)
-            if sink is None:
+            if sink is None or sink.closed:
                 sink = sinks[stream] = LogSink(None if directory is None else directory / f"{stream}.log")
         self._pump.attach(fd, sink)
 

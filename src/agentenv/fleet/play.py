@@ -7,10 +7,14 @@ fails is reported with its cause and stays down; the others go on.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 from agentenv.config import Config
 from agentenv.errors import ResourceLimit, RuntimeUnavailable, SandboxError
@@ -27,13 +31,27 @@ from agentenv.fleet.player import Player
 from agentenv.fleet.policies import PolicyError, find_policies
 from agentenv.fleet.program import Program
 from agentenv.fleet.progress import EnvState, Outcome
+from agentenv.fleet.reported import READ_ONLY, READ_ONLY_HINT
 from agentenv.fleet.roster import Roster
 from agentenv.fleet.spills import Spills
 from agentenv.fleet.summary import Summary
 
+logger = logging.getLogger("agentenv.fleet")
+
 _TICK_S = 0.2
 _USAGE_S = 1.0
 _CLOSE_S = 3.0
+
+
+class _AnnouncedInterrupts(Interrupts):
+    """Says at once that Ctrl-C was heard, also while the main thread is in a policy that takes its time."""
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and not self.count:
+            # Not through logging or a console: the handler may have interrupted either of them.
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nagentenv: finishing the current step; press Ctrl-C again to stop now\n")
+        super()._note(number, frame)
 
 
 class Play:
@@ -61,7 +79,9 @@ class Play:
         self.config = config
         self._argv = argv
         self._on_tick = on_tick
-        self._roster = Roster(config.expand(), Machine.measure(), config.global_.max_parallel_envs)
+        self._machine = Machine.measure()
+        self._roster = Roster(config.expand(), self._machine, config.global_.max_parallel_envs)
+        self._warn_of_cores()
         self._policies = find_policies(self._roster.environments.values(), config.base_dir)
         self.progress = self._roster.progress
         self.run_dir: Path | None = None
@@ -77,7 +97,7 @@ class Play:
             RuntimeUnavailable, ResourceLimit: This machine cannot run it; nothing is left.
         """
         remove_leftovers()
-        with Interrupts() as interrupts:
+        with _AnnouncedInterrupts() as interrupts:
             self._interrupts = interrupts
             opened = time.monotonic()
             self._context = RunContext(self.config, list(self._roster.environments.values()), record=True)
@@ -211,7 +231,9 @@ class Play:
         elif progress.state is EnvState.FAILED:
             assert progress.cause is not None  # conclude() gives one
             output = self._context.output.tail(progress.env_id)
-            self._papers.report(progress.env_id, progress.cause, f"{progress.cause.detail}\n{output}".rstrip())
+            hint = READ_ONLY_HINT if READ_ONLY in output else ""
+            text = "\n".join(part for part in (progress.cause.detail, output.rstrip(), hint) if part)
+            self._papers.report(progress.env_id, progress.cause, text)
         self._papers.ended(progress)
         self._births.end(running.fleet if isinstance(running, Player) else running.sandbox, progress.env_id)
 
@@ -231,6 +253,19 @@ class Play:
             for running in self._bells:
                 running.progress.observe(running.sandbox.usage())
         self._on_tick(self)
+
+    def _warn_of_cores(self) -> None:
+        cpus = self._machine.cpus
+        greedy = [e for e in self._roster.environments.values() if e.vcpu_count > cpus]
+        if greedy:
+            others = f" (and {len(greedy) - 1} more)" if len(greedy) > 1 else ""
+            logger.warning(
+                "%s%s: vcpu_count = %g cannot be given: this machine has %d cores; it runs on those",
+                greedy[0].id,
+                others,
+                greedy[0].vcpu_count,
+                cpus,
+            )
 
     def _stop(self) -> None:
         """The first signal: nobody starts, everybody finishes the current step, commands end."""

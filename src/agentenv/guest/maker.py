@@ -52,7 +52,7 @@ def make_environment(description: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     """
     name: str = description["env"]
     for module in description["imports"]:
-        importlib.import_module(module)
+        _import_registrar(module, name)
         if module == "agentenv.envs.registration":
             importlib.import_module(module).register_envs()
     kwargs: dict[str, Any] = dict(description["kwargs"])
@@ -67,17 +67,38 @@ def make_environment(description: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     else:
         try:
             env = gymnasium.make(name, max_episode_steps=limit, **kwargs)
-        except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as error:
-            raise EnvironmentNotFound(
-                f"{error} An environment registered in __main__ or in a module the sandbox has not imported is"
-                ' unknown there: give it as env = "module:callable" or "module:Id-v0".'
-            ) from error
+        except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+            if name.rpartition(":")[2] in gymnasium.registry:
+                raise  # it was found, and asked for another one itself
+            raise EnvironmentNotFound(f"{str(error).rstrip('.')}. {_advice(name)}") from error
     for wrapper in description["wrappers"]:
         env = resolve(wrapper["wrapper"])(env, **wrapper["kwargs"])
     missing = [part for part in ("reset", "step", "observation_space", "action_space") if not hasattr(env, part)]
     if missing:
         raise TypeError(f"{name!r} made a {type(env).__name__}, which lacks {', '.join(missing)}: not an environment")
     return env  # type: ignore[no-any-return]  # duck-typed on purpose; checked just above
+
+
+def _import_registrar(module: str, name: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module + ".").startswith(error.name + "."):
+            raise
+        raise EnvironmentNotFound(
+            f"{name!r} is registered by {error.name!r}, and there is no such module in the sandbox; install it"
+        ) from error
+
+
+def _advice(name: str) -> str:
+    """What to write instead of an id that Gymnasium does not know."""
+    module, _, attribute = name.rpartition(".")
+    if module and all(part.isidentifier() for part in name.split(".")):
+        return f'For {attribute} of the module {module}: env = "{module}:{attribute}".'
+    return (
+        "An environment registered in __main__ or in a module the sandbox has not imported is unknown there: name the"
+        f' package that registers it, as in env = "package:{name}", or give "module:callable".'
+    )
 
 
 def _is_registered(name: str) -> bool:

@@ -64,6 +64,7 @@ class Served:
             Op.RENDER: self._render,
             Op.CALL: self._call,
             Op.SET: self._set,
+            Op.LOOK: self._look,
         }
         self.serve = self._compile()
 
@@ -167,8 +168,19 @@ class Served:
 
     def _call(self, request: Any) -> None:
         name, args, kwargs = request
-        found = self.env.get_wrapper_attr(name) if hasattr(self.env, "get_wrapper_attr") else getattr(self.env, name)
+        found = self._find(name)
         self._answer(Flag.VALUE, found(*args, **kwargs) if callable(found) else found)
+
+    def _look(self, request: Any) -> None:
+        try:
+            found = self._find(request)
+        except AttributeError:
+            self._answer(Flag.VALUE, ["none"])
+        else:
+            self._answer(Flag.VALUE, ["callable"] if callable(found) else ["value", found])
+
+    def _find(self, name: str) -> Any:
+        return self.env.get_wrapper_attr(name) if hasattr(self.env, "get_wrapper_attr") else getattr(self.env, name)
 
     def _set(self, request: Any) -> None:
         name, value = request

@@ -3,7 +3,7 @@
 A ``Runtime`` makes ``Sandbox`` objects; a sandbox is one isolated machine-like thing holding one or more environments or a
 command. The rules, for every driver:
 
-- ``create`` returns sandboxes that have built their environments, or raises with nothing left behind.
+- ``create`` returns sandboxes that have built their environments, or raises (or reports) with nothing left behind.
 - A sandbox touches nothing outside it: its death, a flood of output, a full disk or exhausted memory are its own.
 - ``destroy`` is synchronous, idempotent, never raises for a sandbox that is already dead, and leaves no process,
   mount, control group, socket or file.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentenv.errors import Cause
+from agentenv.errors import Cause, SandboxError
 
 ISOLATION_ORDER = ("process", "sandbox", "vm")
 """Kinds of isolation, weakest first."""
@@ -226,8 +226,16 @@ class Runtime(Protocol):
     name: str
     isolation: str
 
-    def create(self, specs: Sequence[SandboxSpec], output: Output) -> list[Sandbox]:
+    def create(
+        self, specs: Sequence[SandboxSpec], output: Output, failures: dict[str, SandboxError] | None = None
+    ) -> list[Sandbox]:
         """Start sandboxes, all at once, and wait until their environments are built.
+
+        Args:
+            specs: What to start.
+            output: Takes their output.
+            failures: Given one, a sandbox that cannot be built is ended and its error put there under its id, and the
+                others are returned, in order. Without, the first failure ends all and is raised.
 
         Raises:
             EnvError: An environment's own constructor raised.

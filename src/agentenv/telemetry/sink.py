@@ -69,6 +69,11 @@ class LogSink:
         """Bytes that could not be put into the file (they did pass through the tail)."""
         return self._lost_bytes
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called: what comes now is kept in the tail only."""
+        return self._closed
+
     def write(self, data: bytes) -> None:
         """Stores output. Never raises for a reason of the disk."""
         if os.getpid() != self._pid:

@@ -43,6 +43,8 @@ class Op(IntEnum):
     """Be scheduled as usual from now on."""
     PATIENT = 8
     """Be scheduled as a batch task from now on."""
+    LOOK = 9
+    """Say whether there is an attribute of a name: ["none"], ["callable"] or ["value", its value]."""
 
 
 class Flag(IntFlag):

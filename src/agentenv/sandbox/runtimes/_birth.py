@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from agentenv.errors import SandboxError
 from agentenv.sandbox.contract import Output, SandboxSpec
 from agentenv.sandbox.runtimes._cell import CellSandbox
 from agentenv.sandbox.runtimes._cgroup import Cgroup, CgroupRun
@@ -85,10 +87,12 @@ class Cradle:
     Attributes:
         zygote_for: The zygote that forks cell number i.
         nested: Whether cells get namespaces of their own.
+        owned: Whether each cell has a zygote to itself, which ends with it.
     """
 
     zygote_for: Callable[[int], ZygoteProcess]
     nested: bool
+    owned: bool = False
 
 
 def create_cells(
@@ -99,8 +103,9 @@ def create_cells(
     settings: Callable[[SandboxSpec], dict[str, Any]],
     groups: CgroupRun | None,
     gentle: bool,
+    failures: dict[str, SandboxError] | None,
 ) -> list[CellSandbox]:
-    """Start one cell for each spec; all or none.
+    """Start one cell for each spec; all or none, unless failures are collected.
 
     Args:
         specs: What to start.
@@ -109,8 +114,25 @@ def create_cells(
         settings: The settings message of a spec.
         groups: Where control groups may be made, or None.
         gentle: See ``CellSandbox``.
+        failures: See ``Runtime.create``.
     """
     cells: list[CellSandbox] = []
+
+    def born(cell: CellSandbox, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except SandboxError as error:
+            if failures is None:
+                raise
+            failures[cell.spec.id] = error
+            cell.destroy()
+            return False
+        return True
+
+    def admit(cell: CellSandbox) -> None:
+        cell.hello(started + cell.spec.start_timeout_s)
+        cell.admit(settings(cell.spec))
+
     try:
         for spec in specs:
             group: Cgroup | None = None
@@ -119,15 +141,17 @@ def create_cells(
             cells.append(CellSandbox(spec, output, group, gentle=gentle))
         cradle = await_cradle()
         for number, cell in enumerate(cells):
-            cradle.zygote_for(number).spawn(cell.guest_end, nested=cradle.nested, network=cell.spec.network)
+            zygote = cradle.zygote_for(number)
+            zygote.spawn(cell.guest_end, nested=cradle.nested, network=cell.spec.network)
+            if cradle.owned:
+                cell.end_shell = zygote.end
+                cell.on_destroyed = zygote.close
         started = time.monotonic()
-        for cell in cells:
-            cell.hello(started + cell.spec.start_timeout_s)
-            cell.admit(settings(cell.spec))
-        for cell in cells:
-            cell.await_ready(started + cell.spec.start_timeout_s)
+        admitted = [cell for cell in cells if born(cell, partial(admit, cell))]
+        return [
+            cell for cell in admitted if born(cell, partial(cell.await_ready, started + cell.spec.start_timeout_s))
+        ]
     except BaseException:
         for cell in cells:
             cell.destroy()
         raise
-    return cells

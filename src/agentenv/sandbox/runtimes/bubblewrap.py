@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentenv.errors import ClosedError, RuntimeUnavailable
+from agentenv.errors import ClosedError, RuntimeUnavailable, SandboxError
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
 from agentenv.sandbox.runtimes import _bwrap
 from agentenv.sandbox.runtimes._birth import Cradle, create_cells, settings_for
@@ -64,7 +64,9 @@ class BubblewrapRuntime:
         if options.nested != "never":
             self._zygote = self._start(options.preload)
 
-    def create(self, specs: Sequence[SandboxSpec], output: Output) -> list[Sandbox]:
+    def create(
+        self, specs: Sequence[SandboxSpec], output: Output, failures: dict[str, SandboxError] | None = None
+    ) -> list[Sandbox]:
         """Start sandboxes; see the contract."""
         if self._closed:
             raise ClosedError("the runtime is closed")
@@ -80,7 +82,7 @@ class BubblewrapRuntime:
             own.extend(self._start((), spec) for spec in specs)
             for zygote in own:
                 zygote.wait_ready()
-            return Cradle(own.__getitem__, nested=False)
+            return Cradle(own.__getitem__, nested=False, owned=True)
 
         try:
             cells = create_cells(
@@ -90,14 +92,12 @@ class BubblewrapRuntime:
                 settings=lambda spec: self._settings(spec, nested=not own),
                 groups=self._groups,
                 gentle=False,
+                failures=failures,
             )
         except BaseException:
             for zygote in own:
                 zygote.close()
             raise
-        for cell, zygote in zip(cells, own, strict=False):
-            cell.end_shell = zygote.end
-            cell.on_destroyed = zygote.close
         self._sandboxes = [cell for cell in self._sandboxes if not cell.destroyed]
         self._sandboxes.extend(cells)
         return list(cells)

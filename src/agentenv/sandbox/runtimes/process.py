@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentenv.errors import ClosedError
+from agentenv.errors import ClosedError, SandboxError
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
 from agentenv.sandbox.runtimes._birth import Cradle, create_cells, settings_for
 from agentenv.sandbox.runtimes._cell import CellSandbox
@@ -41,7 +41,9 @@ class ProcessRuntime:
         self._ready = False
         self._zygote = self._start()
 
-    def create(self, specs: Sequence[SandboxSpec], output: Output) -> list[Sandbox]:
+    def create(
+        self, specs: Sequence[SandboxSpec], output: Output, failures: dict[str, SandboxError] | None = None
+    ) -> list[Sandbox]:
         """Start sandboxes; see the contract."""
         if self._closed:
             raise ClosedError("the runtime is closed")
@@ -54,6 +56,7 @@ class ProcessRuntime:
             ),
             groups=self._groups,
             gentle=True,
+            failures=failures,
         )
         self._sandboxes = [cell for cell in self._sandboxes if not cell.destroyed]
         self._sandboxes.extend(cells)
