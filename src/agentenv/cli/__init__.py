@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0 if it went well, 1 if the run failed, 2 for wrong usage or a wrong configuration, 3 if this machine cannot do
-        it, 130 after Ctrl-C and 143 after SIGTERM (128 plus the signal's number, as shells have it).
+        it, 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP (128 plus the signal's number, as shells have it).
     """
     from agentenv.cli.app import run_app
 

@@ -10,7 +10,7 @@ import typer
 
 import agentenv
 from agentenv.cli.bench import bench
-from agentenv.cli.exits import OK, guarded, silence_stdout
+from agentenv.cli.exits import OK, guarded, silence_stderr, silence_stdout
 from agentenv.cli.logs import logs
 from agentenv.cli.run import run
 from agentenv.cli.runs import runs
@@ -51,7 +51,7 @@ def describe(
 
     \b
     Exit codes: 0 ok, 1 the run failed, 2 wrong usage or configuration, 3 this machine cannot do it,
-    130 ended by Ctrl-C, 143 ended by SIGTERM.
+    130 ended by Ctrl-C, 143 ended by SIGTERM, 129 ended by SIGHUP (the terminal was closed).
     """
 
 
@@ -69,8 +69,12 @@ def run_app(arguments: list[str]) -> int:
         code = end.code if isinstance(end.code, int) else OK
         try:
             sys.stdout.flush()
-        except BrokenPipeError:
+        except OSError:
             silence_stdout()
+        try:
+            sys.stderr.flush()
+        except OSError:
+            silence_stderr()
         return code
     return OK
 

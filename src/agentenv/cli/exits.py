@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import typer
 
@@ -69,8 +69,17 @@ def guarded(command: Command) -> Command:
 
 def silence_stdout() -> None:
     """Point stdout nowhere, so that nothing more fails because its reader is gone."""
+    _silence(sys.stdout)
+
+
+def silence_stderr() -> None:
+    """Point stderr nowhere, where its terminal is gone."""
+    _silence(sys.stderr)
+
+
+def _silence(stream: TextIO) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
+    os.dup2(null, stream.fileno())
     os.close(null)
 
 

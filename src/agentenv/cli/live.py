@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -50,7 +51,8 @@ class LiveTable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.stop()
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            self._live.stop()
 
     def update(self, play: Play) -> None:
         """Draw it anew, if it is time to."""
@@ -58,7 +60,8 @@ class LiveTable:
         if now >= self._next:
             self._next = now + _REFRESH_S
             height = max(1, self._console.height - _OTHER_LINES)
-            self._live.update(draw(list(play.progress.values()), height), refresh=True)
+            with contextlib.suppress(OSError):  # the terminal may be gone; the run ends by its SIGHUP, in good order
+                self._live.update(draw(list(play.progress.values()), height), refresh=True)
 
 
 class ProgressLines:

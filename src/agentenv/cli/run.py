@@ -45,6 +45,7 @@ def run(
       agentenv run my.toml --set global.max_parallel_envs=4 --set environments.agent_1.memory_mb=64
     """
     from agentenv.cli.console import open_stderr, print_json, start_logging
+    from agentenv.cli.exits import silence_stdout
     from agentenv.cli.settings import load
 
     loaded = load(
@@ -62,17 +63,26 @@ def run(
     start_logging(console, loaded.global_.log_level, quiet=quiet, verbose=verbose, live=live)
 
     from agentenv.cli.live import LiveTable, ProgressLines
+    from agentenv.cli.policy_ground import make_importable, stdout_kept
     from agentenv.cli.result import print_summary
     from agentenv.fleet.play import Play
 
     argv = ["agentenv", *sys.argv[1:]]
-    if live:
-        with LiveTable(console) as table:
-            summary = Play(loaded, argv=argv, on_tick=table.update).run()
-    else:
-        summary = Play(loaded, argv=argv, on_tick=ProgressLines().update).run()
-    if json_:
-        print_json(summary.to_json())
-    elif not quiet:
-        print_summary(summary)
+    make_importable(loaded, Path.cwd())
+    with stdout_kept():
+        if live:
+            with LiveTable(console) as table:
+                summary = Play(loaded, argv=argv, on_tick=table.update).run()
+        else:
+            summary = Play(loaded, argv=argv, on_tick=ProgressLines().update).run()
+    try:
+        if json_:
+            print_json(summary.to_json())
+        elif not quiet:
+            print_summary(summary)
+    except OSError:
+        # With a SIGHUP the terminal is gone as well. The summary is written, and the signal decides the exit code.
+        if summary.signal is None:
+            raise
+        silence_stdout()
     raise typer.Exit(summary.exit_code)

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentenv.config import Config, load_config
+from agentenv.config.origin import OVERRIDE
 from agentenv.errors import ConfigError, Problem
+from agentenv.sandbox.registry import REGISTRY
 
 
 def load(
@@ -45,13 +47,30 @@ def load(
         overrides.append(f"global.run_dir={_quoted(str(run_dir))}")
     if runtime is not None:
         overrides.append(f"global.runtime={_quoted(runtime)}")
-    config = load_config(str(argument if option is None else option), overrides=overrides)
+    given = {"seed": seed, "run_dir": run_dir, "runtime": runtime}
+    options = {f"global.{key}" for key, value in given.items() if value is not None}
+    try:
+        config = load_config(str(argument if option is None else option), overrides=overrides)
+    except ConfigError as error:
+        raise ConfigError([_as_given(problem, options) for problem in error.problems]) from None
     if episodes is not None:
         if episodes < 1:
             raise ConfigError([Problem("command line", "--episodes", f"expected at least 1, got {episodes}")])
         environments = tuple(e.model_copy(update={"episodes": episodes}) for e in config.environments)
         config = replace(config, environments=environments)
     return config if envs is None else config.scaled(envs)
+
+
+def _as_given(problem: Problem, options: set[str]) -> Problem:
+    """The problem under the name of the option that was given, where it is about one."""
+    if problem.where != OVERRIDE or problem.path not in options:
+        return problem
+    name = "--" + problem.path.partition(".")[2].replace("_", "-")
+    if name != "--runtime":
+        return replace(problem, where="command line", path=name)
+    names = ["auto", *(name for name, entry in REGISTRY.items() if entry.target)]
+    said = problem.message.rpartition(", got ")[2]
+    return Problem("command line", name, f"expected one of {', '.join(names)}, got {said}", problem.hint)
 
 
 def _quoted(text: str) -> str:

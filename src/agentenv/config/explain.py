@@ -94,7 +94,11 @@ def _is_number(schema: Mapping[str, Any], value: object) -> bool:
 
 
 def _number_hint(schema: Mapping[str, Any], value: object) -> str:
-    if isinstance(value, str) and schema.get("type") in ("integer", "number", "boolean") and _UNQUOTABLE.fullmatch(value):
+    if (
+        isinstance(value, str)
+        and schema.get("type") in ("integer", "number", "boolean")
+        and _UNQUOTABLE.fullmatch(value)
+    ):
         return "write it without quotes"
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
         return f"write {value:.0f}"

@@ -38,7 +38,7 @@ def _entry_hint(text: object) -> str:
 def _refuse_main(value: object) -> None:
     if isinstance(value, str) and value.partition(":")[0] == "__main__" and ":" in value:
         name = value.partition(":")[2]
-        hint = f'move {name} to a module and write "module:{name}"'
+        hint = f'move it to a module and name it as "module:callable", such as "my_module:{name}"'
         raise refusal(Fault((), f"__main__ is not available in a sandbox, {got_text(value)}", hint))
 
 

@@ -80,10 +80,11 @@ def _neighbour(path: pathlib.Path) -> str:
     try:
         names = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".toml")
         # Nearly every project has one, and it is never what was meant.
+        nothing = "no .toml file" + (" but pyproject.toml" if "pyproject.toml" in names else "")
         names = [name for name in names if name != "pyproject.toml"]
     except (OSError, ValueError):
         return f"there is no directory {path.parent} either"
     near = difflib.get_close_matches(path.name, names, n=1)
     if near:
         return f"did you mean {path.parent / near[0]}?"
-    return f"{path.parent.absolute()} has {', '.join(names[:5]) if names else 'no .toml file'}"
+    return f"{path.parent.absolute()} has {', '.join(names[:5]) if names else nothing}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 from collections.abc import Sequence
@@ -147,9 +148,9 @@ def show_memory() -> None:
     _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
-def die_with_parent(parent: int) -> None:
-    """Be killed when the parent ends; ends at once when it has ended already."""
-    _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Get a signal when the parent ends; ends at once when it has ended already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 

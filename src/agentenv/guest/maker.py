@@ -70,7 +70,11 @@ def make_environment(description: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
             if name.rpartition(":")[2] in gymnasium.registry:
                 raise  # it was found, and asked for another one itself
-            raise EnvironmentNotFound(f"{str(error).rstrip('.')}. {_advice(name)}") from error
+            nameless = isinstance(error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound)
+            # Gymnasium ends some of its sentences with "?." and some with nothing.
+            said = str(error).replace("?.", "?")
+            said += "" if said.endswith((".", "?")) else "."
+            raise EnvironmentNotFound(f"{said} {_advice(name)}" if nameless else said) from error
     for wrapper in description["wrappers"]:
         env = resolve(wrapper["wrapper"])(env, **wrapper["kwargs"])
     missing = [part for part in ("reset", "step", "observation_space", "action_space") if not hasattr(env, part)]

@@ -120,7 +120,9 @@ def _spawn(host: socket.socket, request: dict[str, Any], fd: int) -> None:
                 confine.show_memory()
                 confine.map_ids(uid, gid)
             else:
-                confine.die_with_parent(parent)
+                # In an outer pid namespace everything dies with its first process. Elsewhere the cell must be able to
+                # end what its environment left behind before it goes.
+                confine.die_with_parent(parent, signal.SIGKILL if parent == 1 else signal.SIGTERM)
             cell.run(socket.socket(fileno=fd), nested=bool(namespaces), network=request["network"])
             status = 0
         finally:
