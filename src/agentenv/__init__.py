@@ -40,7 +40,7 @@ _NAMES = {
     ),
 }
 
-__all__ = ["__version__", *_NAMES]  # noqa: PLE0604  # names of strings
+__all__ = ["__version__", *_NAMES]  # names of strings
 
 
 def __getattr__(name: str) -> Any:

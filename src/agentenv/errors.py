@@ -143,9 +143,7 @@ class SandboxError(AgentEnvError, RuntimeError):
         index: Its position in a vector environment, or None.
     """
 
-    def __init__(
-        self, message: str, *, env_id: str, cause: Cause, output: str = "", index: int | None = None
-    ) -> None:
+    def __init__(self, message: str, *, env_id: str, cause: Cause, output: str = "", index: int | None = None) -> None:
         self.env_id = env_id
         self.cause = cause
         self.output = output

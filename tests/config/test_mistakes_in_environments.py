@@ -52,7 +52,16 @@ IN_ENVIRONMENT = [
     ("start_timeout_s = 1979-05-27", "start_timeout_s", NUMBER + "got 1979-05-27 (a date)", ""),
     # the rest of the simple types
     ("network = 1", "network", "expected true or false, got 1 (an integer)", ""),
-    ('network = "yes"', "network", 'expected true or false, got "yes" (a string)', QUOTES),
+    ('network = "yes"', "network", 'expected true or false, got "yes" (a string)', "write true"),
+    ('network = "false"', "network", 'expected true or false, got "false" (a string)', QUOTES),
+    ('memory_mb = "much"', "memory_mb", 'expected an integer >= 16, got "much" (a string)', ""),
+    ('evn = "X-v0"', "evn", "unknown key", 'did you mean "env"?'),
+    (
+        'env = "__main__:Q"',
+        "env",
+        '__main__ is not available in a sandbox, got "__main__:Q"',
+        'move it to a module and name it as "module:callable", such as "my_module:Q"',
+    ),
     ("kernel_image = 1", "kernel_image", "expected a string, got 1 (an integer)", ""),
     ('rootfs_image = ""', "rootfs_image", "expected a non-empty string, got an empty one", ""),
     (

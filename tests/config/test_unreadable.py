@@ -48,6 +48,15 @@ def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
     assert caught.value.problems == (Problem(str(missing), "file", "no such file", hint),)
 
 
+def test_pyproject_is_never_what_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    with pytest.raises(ConfigError, match=r"has no \.toml file but pyproject\.toml"):
+        load_config(tmp_path / "project.toml")
+    (tmp_path / "world.toml").touch()
+    with pytest.raises(ConfigError, match=r"has world\.toml\)"):
+        load_config(tmp_path / "config.toml")
+
+
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [

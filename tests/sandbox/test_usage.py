@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from agentenv.sandbox.contract import Usage
 from agentenv.sandbox.runtimes._cgroup import open_run
 from agentenv.sandbox.runtimes._cgroup_contract import CgroupStats
 from agentenv.sandbox.runtimes._runid import new_run_id
-from agentenv.sandbox.contract import Usage
 from agentenv.sandbox.runtimes._usage import descendants, read_usage
 from cgroup_children import child, needs, start
 

@@ -38,7 +38,8 @@ class Channel(Protocol):
 
     Attributes:
         count: Number of environments.
-        status: uint64 array (count,), the ``Flag`` bits of the last answers, written by the other side; 0 is a plain step.
+        status: uint64 array (count,), the ``Flag`` bits of the last answers, written by the other side; 0 is a plain
+            step.
         rewards: float64 array (count,), likewise; copy before keeping.
     """
 

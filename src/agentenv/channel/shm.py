@@ -118,10 +118,13 @@ class ShmChannel:
 
     Attributes:
         arena: The mapped slots of all environments.
-        deadline: ``time.monotonic()`` at which the running wait is too late, or None while nobody waits. Read by the watch.
+        deadline: ``time.monotonic()`` at which the running wait is too late, or None while nobody waits. The watch
+            reads it.
     """
 
-    def __init__(self, counts: Sequence[int], layout: SlotLayout, *, max_bytes: int, spin_us: float = 0, portable: bool = False) -> None:
+    def __init__(
+        self, counts: Sequence[int], layout: SlotLayout, *, max_bytes: int, spin_us: float = 0, portable: bool = False
+    ) -> None:
         """Reserve room for groups of ``counts`` environments each; ``attach`` then joins the groups one by one."""
         self.count = sum(counts)
         self.layout = layout
@@ -243,11 +246,11 @@ class ShmChannel:
 
     def wait(self) -> None:
         """Wait for everybody who was asked; see the contract."""
-        words, read, ticket = self._words, os.read, self._ticket
+        words, read, ticket, spin = self._words, os.read, self._ticket, self._spin
         try:
             for group in reversed(self._asked):
                 at = group.done_at
-                if words[at] == ticket or self._spin.until_equal(words, at, ticket):
+                if words[at] == ticket or (spin.wanted and spin.until_equal(words, at, ticket)):
                     continue
                 self._at = group
                 while words[at] != ticket:

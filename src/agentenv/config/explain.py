@@ -28,6 +28,10 @@ from agentenv.config.words import expected, got, kind
 
 _KIND_OF_TYPE = {"integer": "an integer", "string": "a string", "boolean": "a boolean", "array": "a list"}
 _UNQUOTABLE = re.compile(r"true|false|[+-]?(0|[1-9][0-9_]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), "write true"),
+    **dict.fromkeys(("false", "no", "off", "0"), "write false"),
+}
 _NO_ENVIRONMENTS = Fault(
     ("environments",),
     "expected at least one [[environments]] table, got none",
@@ -100,6 +104,8 @@ def _number_hint(schema: Mapping[str, Any], value: object) -> str:
         and _UNQUOTABLE.fullmatch(value)
     ):
         return "write it without quotes"
+    if isinstance(value, str) and schema.get("type") == "boolean":
+        return _BOOLEANS.get(value.lower(), "")
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
         return f"write {value:.0f}"
     return ""

@@ -192,12 +192,18 @@ class AgentENV(gymnasium.Env[Any, Any]):
 
     def _look(self, name: str) -> list[Any]:
         found = self._opened().call(Op.LOOK, name, [0], self._environment.step_timeout_s)[0]
-        if not isinstance(found, list) or [found[:1], len(found)] not in ([["none"], 1], [["callable"], 1], [["value"], 2]):
+        if not isinstance(found, list) or [found[:1], len(found)] not in (
+            [["none"], 1],
+            [["callable"], 1],
+            [["value"], 2],
+        ):
             raise ProtocolError(f"asked for {name!r}, the environment answered something that is not the protocol")
         return found
 
     def __repr__(self) -> str:
-        return f"<AgentENV {self.env_id} ({self._environment.env or 'GridWorld'}) in runtime {self._context.runtime_name}>"
+        return (
+            f"<AgentENV {self.env_id} ({self._environment.env or 'GridWorld'}) in runtime {self._context.runtime_name}>"
+        )
 
     __str__ = __repr__
 
@@ -269,6 +275,3 @@ def _make_spec(config: Config, env_id: str, inner: Introduction) -> EnvSpec:
 def _render_modes(metadata: dict[str, Any]) -> list[str]:
     """The environment's render modes, without "human": there is no display inside a sandbox."""
     return [mode for mode in metadata.get("render_modes") or [] if mode != "human"]
-
-
-

@@ -1,8 +1,8 @@
 """The infos of many environments as one dict of arrays with masks, key by key instead of environment by environment.
 
-The result is exactly what ``gymnasium.vector.VectorEnv._add_info`` builds; where the infos are alike - the usual case of
-a simulator that reports the same numbers at every step - each array is filled at once. Whatever is not alike is left
-to that method.
+The result is exactly what ``gymnasium.vector.VectorEnv._add_info`` builds; where the infos are alike - the usual case
+of a simulator that reports the same numbers at every step - each array is filled at once. Whatever is not alike is
+left to that method.
 """
 
 from __future__ import annotations

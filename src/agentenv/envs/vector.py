@@ -19,8 +19,8 @@ from agentenv.envs.infos import gather
 from agentenv.envs.source import Source, env_name, refuse_commands, split_source
 from agentenv.errors import ClosedError, SandboxError
 from agentenv.fleet.context import RunContext
-from agentenv.fleet.pacing import LEAST_GROUPS, Pace, Pacing
 from agentenv.fleet.fleet import Answer, Fleet
+from agentenv.fleet.pacing import LEAST_GROUPS, Pace, Pacing
 from agentenv.sandbox.contract import Sandbox
 from agentenv.wire.batch import ActionBatch, ActionCheck
 from agentenv.wire.layout import plan
@@ -365,6 +365,3 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if self.closed:
             raise ClosedError(f"the vector environment is {self._why_closed}")
         return self._fleet
-
-
-

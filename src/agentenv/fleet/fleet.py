@@ -146,7 +146,9 @@ class Fleet:
             self._wait_for_the_rest(lost)
 
     def answer(self, index: int) -> Answer:
-        """Decode what one environment sent beside the fixed fields; call only when its status has one of the flags of PAYLOAD.
+        """Decode what one environment sent beside the fixed fields.
+
+        Call only when its status has one of the flags of ``PAYLOAD``.
 
         Raises:
             EnvError: The environment raised.

@@ -7,7 +7,6 @@ by the run's watch, which rings the bell too.
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections.abc import Callable, Sequence

@@ -6,6 +6,7 @@ does is always the same: have the sandbox killed if it is late, then wake whoeve
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -54,10 +55,8 @@ class Watch:
         """Watch it no longer. Call before its descriptors are closed; when this returns, the thread is done with it."""
         with self._lock:
             if self._watched.pop(sandbox.pidfd, None) is not None:
-                try:
+                with contextlib.suppress(OSError, ValueError):
                     self._epoll.unregister(sandbox.pidfd)
-                except (OSError, ValueError):
-                    pass
 
     def close(self) -> None:
         """End the thread. Idempotent."""

@@ -6,6 +6,7 @@ cell, and its last act is to kill whatever the environment left behind and to te
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -105,10 +106,8 @@ def _become_environment(control: socket.socket, settings: dict[str, Any], *, par
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-            except (OSError, ValueError):
-                pass
         os._exit(status & 0xFF)
 
 
@@ -142,10 +141,8 @@ def _kill_rest(child: int, *, everything: bool) -> None:
         except (ProcessLookupError, PermissionError):
             pass
         for pid in _children():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
@@ -167,7 +164,5 @@ def _report(control: socket.socket, status: int) -> None:
         record = EXIT.pack(EXIT_MAGIC, 2, os.WTERMSIG(status), 0)
     else:
         record = EXIT.pack(EXIT_MAGIC, 1, os.WEXITSTATUS(status), 0)
-    try:
+    with contextlib.suppress(OSError):
         control.send(record)
-    except OSError:
-        pass

@@ -60,8 +60,10 @@ def _serve(served: list[Served], header: memoryview, wake: int, done: int, spin:
     read, write, ring = os.read, os.write, _RING
     group_ticket, group_done = slot.GROUP_TICKET // 8, slot.GROUP_DONE // 8
     only = served[0] if len(served) == 1 else None
-    while True:
-        spin.until_differ(header, group_ticket, group_done)
+    running = True
+    while running:
+        if spin.wanted:
+            spin.until_differ(header, group_ticket, group_done)
         if not read(wake, 8):
             return
         ticket = header[group_ticket]
@@ -70,14 +72,13 @@ def _serve(served: list[Served], header: memoryview, wake: int, done: int, spin:
         if only is not None:
             running = only.serve()
         else:
-            running = all([one.serve() for one in served if one.due(ticket)])
+            going_on = [one.serve() for one in served if one.due(ticket)]  # a list: all are served, whatever one says
+            running = all(going_on)
         header[group_done] = ticket
         write(done, ring)
         for one in served:
             if one.spill is not None:
                 one.send_spill()
-        if not running:
-            return
 
 
 def _seed_globals(seed: int | None) -> None:

@@ -1,7 +1,7 @@
 """What every runtime promises: the text all drivers obey and the conformance suite checks.
 
-A ``Runtime`` makes ``Sandbox`` objects; a sandbox is one isolated machine-like thing holding one or more environments or a
-command. The rules, for every driver:
+A ``Runtime`` makes ``Sandbox`` objects; a sandbox is one isolated machine-like thing holding one or more
+environments or a command. The rules, for every driver:
 
 - ``create`` returns sandboxes that have built their environments, or raises (or reports) with nothing left behind.
 - A sandbox touches nothing outside it: its death, a flood of output, a full disk or exhausted memory are its own.

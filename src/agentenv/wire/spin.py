@@ -15,14 +15,19 @@ _RETRY_EVERY = 64
 
 
 class Spin:
-    """Decides whether to look, and looks."""
+    """Decides whether to look, and looks.
 
-    __slots__ = ("_misses", "_span_s")
+    Attributes:
+        wanted: Whether it ever looks.
+    """
+
+    __slots__ = ("_misses", "_span_s", "wanted")
 
     def __init__(self, span_us: float) -> None:
         """``span_us`` is the longest look in microseconds; 0 never looks."""
         self._span_s = span_us / 1e6
         self._misses = 0
+        self.wanted = span_us > 0
 
     def until_equal(self, words: memoryview, at: int, value: int) -> bool:
         """Look until ``words[at] == value``; False when it is not after the span, or when not worth trying."""
@@ -49,7 +54,7 @@ class Spin:
         return True
 
     def _skip(self) -> bool:
-        if self._span_s == 0.0:
+        if not self.wanted:
             return True
         if self._misses < _MISSES:
             return False

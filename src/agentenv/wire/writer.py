@@ -128,7 +128,7 @@ def _store_dict(branch: Branch, children: list[_Store], name: str) -> _Store:
     pairs = list(zip(keys, children, strict=True))
 
     def store(value: Any, spill: list[object]) -> None:
-        # SyncVectorEnv takes what the space names and lets the rest be; so do we. Actions are checked before they come here.
+        # SyncVectorEnv takes what the space names and lets the rest be; so do we. Actions are checked before.
         check_mapping(value, keys, where, allow_extra=True)
         for key, child in pairs:
             child(value[key], spill)

@@ -148,9 +148,7 @@ def create_cells(
                 cell.on_destroyed = zygote.close
         started = time.monotonic()
         admitted = [cell for cell in cells if born(cell, partial(admit, cell))]
-        return [
-            cell for cell in admitted if born(cell, partial(cell.await_ready, started + cell.spec.start_timeout_s))
-        ]
+        return [cell for cell in admitted if born(cell, partial(cell.await_ready, started + cell.spec.start_timeout_s))]
     except BaseException:
         for cell in cells:
             cell.destroy()

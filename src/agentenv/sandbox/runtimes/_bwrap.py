@@ -130,5 +130,5 @@ def explain_failure(stderr: str) -> str:
             " user.max_user_namespaces=15000; in Docker, run with --security-opt seccomp=unconfined"
         )
     if "Can't mount proc" in stderr:
-        return "inside a container: run it with --security-opt systempaths=unconfined, or use runtime = \"process\""
+        return 'inside a container: run it with --security-opt systempaths=unconfined, or use runtime = "process"'
     return ""

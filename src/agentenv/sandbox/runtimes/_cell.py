@@ -7,6 +7,7 @@ reports itself; the kernel vouches for the pid), ``admit`` (limits are put on be
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -289,7 +290,5 @@ def _ended(pidfd: int, timeout_s: float) -> bool:
 
 
 def _signal(pidfd: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:
-        pass

@@ -1,8 +1,8 @@
 """Run as a program by root only: stop being root before bubblewrap starts.
 
-Environments of a root user should not run as the machine's root, in whatever namespace. But the user they run as instead
-often cannot reach root's own Python under /root. So: in a private mount namespace, bind what must be seen into a
-staging directory that everybody can reach, become that user, and let bubblewrap take it from there. The namespace,
+Environments of a root user should not run as the machine's root, in whatever namespace. But the user they run as
+instead often cannot reach root's own Python under /root. So: in a private mount namespace, bind what must be seen into
+a staging directory that everybody can reach, become that user, and let bubblewrap take it from there. The namespace,
 and with it every mount made here, ends with the sandbox.
 
     python -I -S _stage.py '{"uid": .., "gid": .., "staging": "/mnt", "binds": [[source, slot]..], "argv": [..]}'

@@ -7,6 +7,7 @@ directory only its modules and packages are shown, one by one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import sys
@@ -36,7 +37,22 @@ _ETC = (
     "vulkan",
 )
 _NETWORK_ETC = ("gai.conf", "host.conf", "hosts", "nsswitch.conf", "resolv.conf")
-_TOO_WIDE = ("/", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/opt", "/proc", "/run", "/srv", "/sys", "/tmp", "/var")
+_TOO_WIDE = (
+    "/",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/home",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/proc",
+    "/run",
+    "/srv",
+    "/sys",
+    "/tmp",
+    "/var",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +75,10 @@ class View:
 def homes() -> frozenset[str]:
     """Directories that are somebody's home: the caller's, root's, and all of /home."""
     found = {os.path.expanduser("~"), "/root"}
-    try:
+    with contextlib.suppress(KeyError):
         found.add(pwd.getpwuid(os.geteuid()).pw_dir)
-    except KeyError:
-        pass
-    try:
+    with contextlib.suppress(OSError):
         found.update(entry.path for entry in os.scandir("/home") if entry.is_dir())
-    except OSError:
-        pass
     return frozenset(os.path.realpath(path) for path in found if path and path != "/")
 
 
@@ -89,7 +101,9 @@ def _importable(path: str) -> list[str]:
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if (entry.name.endswith((".py", ".so")) and entry.is_file()) or (entry.is_dir() and os.path.isfile(os.path.join(entry.path, "__init__.py"))):
+        if (entry.name.endswith((".py", ".so")) and entry.is_file()) or (
+            entry.is_dir() and os.path.isfile(os.path.join(entry.path, "__init__.py"))
+        ):
             found.append(entry.path)
     return found
 
@@ -157,7 +171,7 @@ def plan_view(
         wanted.extend(inside)
         notes.append(
             f"{path} is on sys.path and holds more than code (a home or system directory): only the {len(inside)}"
-            " modules and packages directly in it are visible to environments; keep projects in a directory of their own"
+            " modules and packages directly in it are visible to environments; keep projects in folders of their own"
         )
     # Where a path goes through a symbolic link, code may ask for either name.
     wanted.extend([real for path in wanted if (real := os.path.realpath(path)) != path and Path(path).is_dir()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -173,22 +174,16 @@ class ZygoteProcess:
         The kernel reports the end of such a process only when no other is left in its namespace.
         """
         if self._pidfd >= 0 and not _ended(self._pidfd, 0):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             if not _ended(self._pidfd, _END_TIMEOUT_S):
                 raise AgentEnvError("the outer sandbox does not die: a process in it is stuck in the kernel")
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 # bubblewrap's own process reaps it and ends; killed first, it would leave that to somebody else.
                 self._process.wait(timeout=1.0)
-            except subprocess.TimeoutExpired:
-                pass
         if self._process.poll() is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             self._process.wait()
 
     def close(self) -> None:
