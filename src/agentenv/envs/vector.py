@@ -18,8 +18,9 @@ from agentenv.envs.env import FORKED, plain
 from agentenv.envs.infos import gather
 from agentenv.envs.source import Source, env_name, refuse_commands, split_source
 from agentenv.errors import ClosedError, SandboxError
+from agentenv.fleet.answers import Answer
 from agentenv.fleet.context import RunContext
-from agentenv.fleet.fleet import Answer, Fleet
+from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.pacing import LEAST_GROUPS, Pace, Pacing
 from agentenv.sandbox.contract import Sandbox
 from agentenv.wire.batch import ActionBatch, ActionCheck

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,14 @@ from agentenv.errors import (
     SandboxError,
     StepTimeout,
 )
+from agentenv.fleet.answers import Answer, as_error_texts, read_answer
 from agentenv.fleet.context import RunContext
-from agentenv.fleet.finals import Finals, as_info
+from agentenv.fleet.finals import Finals
 from agentenv.fleet.introduction import Introduction, read_introduction
 from agentenv.fleet.reported import readable
 from agentenv.sandbox.contract import Sandbox, SandboxSpec, Usage
 from agentenv.wire.batch import BatchView
-from agentenv.wire.layout import check_variables, plan
+from agentenv.wire.layout import plan
 from agentenv.wire.slot import Flag, Op, plan_slot
 from agentenv.wire.spaces import first_difference
 from agentenv.wire.spin import SPIN_US
@@ -43,25 +44,6 @@ from agentenv.wire.values import decode, encode
 
 _CLOSE_TIMEOUT_S = 2.0
 _DYING_S = 1.0
-
-
-@dataclass(slots=True)
-class Answer:
-    """What an environment sent beside the fixed fields.
-
-    Attributes:
-        info: The info of the step or reset.
-        observation: Variable-size leaves of the observation.
-        final_info: Info of the step that ended the episode, when the answer is of the next one; else None.
-        final_observation: Its observation, whole.
-        value: Result of a render or call.
-    """
-
-    info: dict[str, Any]
-    observation: Sequence[object] = ()
-    final_info: dict[str, Any] | None = None
-    final_observation: Any = None
-    value: Any = None
 
 
 class Fleet:
@@ -158,14 +140,10 @@ class Fleet:
         try:
             value = decode(self.channel.payload(index), max_bytes=self._max_bytes)
             if flags & Flag.ERROR:
-                raise self._env_error(index, value)
-            if flags & Flag.VALUE:
-                return Answer({}, value=value)
-            if flags & Flag.INFO:
-                check_variables(self._observation_layout, ())
-                return Answer(as_info(value))
-            if flags & Flag.RECORD:
-                return self._as_record(index, value, final=bool(flags & Flag.FINAL))
+                raise self._env_error(index, as_error_texts(value))
+            found = read_answer(flags, value, self._observation_layout, partial(self.finals.read, index))
+            if found is not None:
+                return found
         except ProtocolError as error:
             raise self._broken(index, str(error)) from error
         except PeerLost as lost:
@@ -388,10 +366,8 @@ class Fleet:
             index=index if self._in_vector else None,
         )
 
-    def _env_error(self, index: int, value: Any) -> EnvError:
-        if not (isinstance(value, list) and len(value) == 3 and all(isinstance(part, str) for part in value)):
-            raise ProtocolError("an error report that is not three texts")
-        name, message, trace = value
+    def _env_error(self, index: int, texts: tuple[str, str, str]) -> EnvError:
+        name, message, trace = texts
         sandbox_id = self.sandboxes[self.channel.group_of(index)].spec.id
         self.context.output.drain(sandbox_id)
         return readable(
@@ -405,16 +381,6 @@ class Fleet:
                 index=index if self._in_vector else None,
             )
         )
-
-    def _as_record(self, index: int, value: Any, *, final: bool) -> Answer:
-        if not (isinstance(value, list) and len(value) == 3):
-            raise ProtocolError("a record that is not three parts")
-        info, variable, final_record = value
-        check_variables(self._observation_layout, variable)
-        if final:
-            observation, final_info = self.finals.read(index, final_record)
-            return Answer(as_info(info), variable, final_info, observation)
-        return Answer(as_info(info), variable)
 
 
 def _wait_for_end(pidfd: int, ends: float) -> None:

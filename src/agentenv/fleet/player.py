@@ -14,7 +14,8 @@ from typing import Any
 
 from agentenv.config import EnvironmentConfig
 from agentenv.errors import InvalidAction, SandboxError
-from agentenv.fleet.fleet import Answer, Fleet
+from agentenv.fleet.answers import Answer
+from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.policies import Policy, PolicyError, make_policy
 from agentenv.fleet.progress import Outcome, Progress
 from agentenv.fleet.seeds import Seeds
