@@ -108,7 +108,7 @@ def test_a_policy_that_never_returns_does_not_stop_the_second_signal(command) ->
     assert process.stderr is not None
     # It is heard while the policy still keeps the main thread.
     told = [process.stderr.readline() for _ in range(2)]
-    assert told[1] == "agentenv: finishing the current step; press Ctrl-C again to stop now\n"
+    assert told[1] == "agentenv: SIGINT: finishing the current step; press Ctrl-C again to stop now\n"
     ends = time.monotonic() + 20
     # Two signals sent at once may arrive as one.
     while process.poll() is None and time.monotonic() < ends:

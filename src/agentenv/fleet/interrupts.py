@@ -7,6 +7,8 @@ SIGTERM and SIGHUP count like Ctrl-C. Once one came, the process stays deaf to m
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -55,6 +57,12 @@ class Interrupts:
         self.wake.close()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
+        if not self.count:
+            # At once, also while the main thread is in a policy that takes its time; and not through logging or a
+            # console, either of which the handler may have interrupted.
+            name = signal.Signals(number).name.encode()
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nagentenv: %b: finishing the current step; press Ctrl-C again to stop now\n" % name)
         self.count += 1
         self.number = self.number or number
         self.wake.set()

@@ -100,7 +100,6 @@ class Paperwork:
         """The first signal came."""
         name = "a signal" if number is None else signal.Signals(number).name
         self.events.emit("run_stopping", level=logging.DEBUG, signal=name)
-        logger.warning("%s: stopping after the current step; once more ends at once", name)
 
     def conclude(
         self, environments: Sequence[Progress], *, opened: float, ready: float | None, number: int | None

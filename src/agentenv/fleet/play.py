@@ -7,14 +7,10 @@ fails is reported with its cause and stays down; the others go on.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 from agentenv.config import Config
 from agentenv.errors import ResourceLimit, RuntimeUnavailable, SandboxError
@@ -41,17 +37,6 @@ logger = logging.getLogger("agentenv.fleet")
 _TICK_S = 0.2
 _USAGE_S = 1.0
 _CLOSE_S = 3.0
-
-
-class _AnnouncedInterrupts(Interrupts):
-    """Says at once that Ctrl-C was heard, also while the main thread is in a policy that takes its time."""
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and not self.count:
-            # Not through logging or a console: the handler may have interrupted either of them.
-            with contextlib.suppress(OSError):
-                os.write(2, b"\nagentenv: finishing the current step; press Ctrl-C again to stop now\n")
-        super()._note(number, frame)
 
 
 class Play:
@@ -97,7 +82,7 @@ class Play:
             RuntimeUnavailable, ResourceLimit: This machine cannot run it; nothing is left.
         """
         remove_leftovers()
-        with _AnnouncedInterrupts() as interrupts:
+        with Interrupts() as interrupts:
             self._interrupts = interrupts
             opened = time.monotonic()
             self._context = RunContext(self.config, list(self._roster.environments.values()), record=True)
