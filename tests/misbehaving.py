@@ -107,6 +107,10 @@ def breaks(observation: Any, action_space: Any) -> int:
     raise ZeroDivisionError("my policy")
 
 
+def leaves(observation: Any, action_space: Any) -> int:
+    sys.exit(3)
+
+
 def outside(observation: Any, action_space: Any) -> int:
     return 17
 

@@ -26,6 +26,7 @@ _NAMES = {
             "AgentEnvError",
             "Cause",
             "ClosedError",
+            "ConcurrentUse",
             "ConfigError",
             "EnvError",
             "InvalidAction",

@@ -5,6 +5,7 @@
     +-- RuntimeUnavailable     (RuntimeError)    this machine cannot do what was asked; says what would help
     +-- InvalidAction          (ValueError)      the caller's action does not fit; nothing was sent
     +-- ClosedError            (RuntimeError)    used after close()
+    +-- ConcurrentUse          (RuntimeError)    two threads used one environment at once
     +-- ProtocolError          (ValueError)      the other side sent something that is not the protocol
     +-- ResourceLimit          (OSError)         the host lacks descriptors, memory or disk for this
     +-- SandboxError           (RuntimeError)    something went wrong in one environment; has its id and a Cause
@@ -123,6 +124,10 @@ class InvalidAction(AgentEnvError, ValueError):
 
 class ClosedError(AgentEnvError, RuntimeError):
     """The environment, sandbox or runtime was closed already."""
+
+
+class ConcurrentUse(AgentEnvError, RuntimeError):
+    """Two threads used one environment, or one vector of them, at the same time. Give each thread its own."""
 
 
 class ProtocolError(AgentEnvError, ValueError):

@@ -158,9 +158,10 @@ def test_policies(command) -> None:
         'id = "cls"\nenv = "misbehaving:Fine"\npolicy = "misbehaving:Remembering"',
         'id = "bad"\nenv = "misbehaving:Fine"\npolicy = "misbehaving:breaks"',
         'id = "out"\nenv = "misbehaving:Fine"\npolicy = "misbehaving:outside"',
+        'id = "leaves"\nenv = "misbehaving:Fine"\npolicy = "misbehaving:leaves"',
     )
     summary = command.run(config, code=1)
-    assert [e["state"] for e in summary["environments"]] == ["done", "done", "failed", "failed"]
+    assert [e["state"] for e in summary["environments"]] == ["done", "done", "failed", "failed", "failed"]
     assert "my policy" in summary["environments"][2]["cause"]["detail"]
     assert "17" in summary["environments"][3]["cause"]["detail"]
 

@@ -17,6 +17,7 @@ def in_environment(line: str) -> str:
 
 COUNT = "expected an integer from 1 to 100000, "
 NUMBER = "expected a number > 0, "
+CORES = "expected a number from 0.01 to 1024, "
 ENTRY = 'such as "my_package.my_module:MyClass"'
 FILE = 'name a module as import does, not a file: "my_package.my_module:MyClass"'
 ENV = 'expected a Gymnasium id or "module:callable", '
@@ -43,11 +44,14 @@ IN_ENVIRONMENT = [
     ("max_episode_steps = 0", "max_episode_steps", "expected an integer >= 1, got 0", ""),
     ("max_message_mb = 0", "max_message_mb", "expected an integer >= 1, got 0", ""),
     # numbers
-    ("vcpu_count = 0", "vcpu_count", NUMBER + "got 0", ""),
-    ("vcpu_count = -0.5", "vcpu_count", NUMBER + "got -0.5", ""),
-    ('vcpu_count = "2"', "vcpu_count", NUMBER + 'got "2" (a string)', QUOTES),
-    ("vcpu_count = true", "vcpu_count", NUMBER + "got true (a boolean)", ""),
-    ("step_timeout_s = inf", "step_timeout_s", NUMBER + "got inf", ""),
+    ("vcpu_count = 0", "vcpu_count", CORES + "got 0", ""),
+    ("vcpu_count = 1e300", "vcpu_count", CORES + "got 1e+300", ""),
+    ("pids = 99999999999", "pids", "expected an integer of at most 4194304, got 99999999999", ""),
+    ("step_timeout_s = 1e300", "step_timeout_s", "expected a number of at most 1e+08, got 1e+300", ""),
+    ("vcpu_count = -0.5", "vcpu_count", CORES + "got -0.5", ""),
+    ('vcpu_count = "2"', "vcpu_count", CORES + 'got "2" (a string)', QUOTES),
+    ("vcpu_count = true", "vcpu_count", CORES + "got true (a boolean)", ""),
+    ("step_timeout_s = inf", "step_timeout_s", "expected a number of at most 1e+08, got inf", ""),
     ("reset_timeout_s = nan", "reset_timeout_s", NUMBER + "got nan", ""),
     ("start_timeout_s = 1979-05-27", "start_timeout_s", NUMBER + "got 1979-05-27 (a date)", ""),
     # the rest of the simple types

@@ -30,14 +30,14 @@ VARIABLES = st.dictionaries(
     st.none() | st.booleans() | st.integers() | FLOATS | TEXT.filter(lambda text: "\0" not in text),
     max_size=3,
 )
-SECONDS = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+SECONDS = st.floats(min_value=0, max_value=1e8, exclude_min=True)
 COMMON: dict[str, Any] = {
     "env_vars": VARIABLES,
-    "memory_mb": st.integers(16, 1 << 40),
-    "vcpu_count": SECONDS,
+    "memory_mb": st.integers(16, 1 << 24),
+    "vcpu_count": st.floats(0.01, 1024),
     "network": st.booleans(),
     "step_timeout_s": SECONDS,
-    "seed": st.none() | st.integers(0, 1 << 70),
+    "seed": st.none() | st.integers(0, 2**64 - 1),
     "invalid_action": st.sampled_from(["error", "clip"]),
     "kernel_image": TEXT.filter(lambda text: text and "\0" not in text),
 }
@@ -58,7 +58,7 @@ SETTINGS = st.fixed_dictionaries(
     {},
     optional={
         "name": IDS,
-        "seed": st.none() | st.integers(min_value=0),
+        "seed": st.none() | st.integers(0, 2**64 - 1),
         "max_parallel_envs": st.integers(min_value=1),
         "isolation": st.sampled_from([None, "vm", "sandbox", "process"]),
         "run_dir": TEXT.filter(lambda text: text and "\0" not in text),

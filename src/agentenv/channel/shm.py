@@ -16,10 +16,11 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import get_ident
 
 from agentenv.channel.arena import Arena, create_memory
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import ClosedError, ProtocolError, ResourceLimit
+from agentenv.errors import ClosedError, ConcurrentUse, ProtocolError, ResourceLimit
 from agentenv.guest.control import ControlClosed, receive_exactly
 from agentenv.wire import slot
 from agentenv.wire.slot import Flag, Op, SlotLayout
@@ -139,6 +140,7 @@ class ShmChannel:
         self._ticket = 0
         self._at: Group | None = None
         self._posting = False
+        self._user: int | None = None
         self._suspect: tuple[int, Group | None, float] = (0, None, 0.0)
         self._asked: list[Group] = []
         self._everybody: list[Group] = []
@@ -201,6 +203,10 @@ class ShmChannel:
         """Ask environments for something; see the contract."""
         if self._closed:
             raise ClosedError("the channel is closed")
+        me = get_ident()
+        if self._user is not None and self._user != me:
+            raise ConcurrentUse("another thread is waiting for an answer here: give each thread its own environment")
+        self._user = me
         ticket = self._ticket = self._ticket + 1
         spills: list[tuple[Group, bytes]] = []
         if members is None:
@@ -259,6 +265,8 @@ class ShmChannel:
                     read(group.done_fd, 512)  # more than one ring may lie there
         except BlockingIOError:
             raise PeerLost(self._group_of[self._at.first], broken="made its bell non-blocking") from None  # type: ignore[union-attr]  # set in the loop
+        finally:
+            self._user = None
         self._at = None
         self.deadline = None
 
@@ -337,6 +345,8 @@ class ShmChannel:
             self._closed = True
             for group in self.groups:
                 if group is not None:
+                    group.lost = True
+                    group.done.ring()  # another thread may be waiting
                     self._free(group)
 
     def _renew(self) -> None:

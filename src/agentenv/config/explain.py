@@ -89,7 +89,7 @@ def _mismatch(path: Path, value: object) -> Fault:
     choices = schema.get("enum", ())
     # The kind is worth saying only where it is what is wrong: `got 8` for a bound, `got "8" (a string)` for a type.
     right_kind = kind(value) == _KIND_OF_TYPE.get(schema.get("type", "")) or _is_number(schema, value)
-    message = f"expected {expected(schema)}, {got(value, with_kind=not right_kind)}"
+    message = f"expected {expected(schema, value)}, {got(value, with_kind=not right_kind)}"
     return Fault(path, message, suggest_value(value, choices) or _number_hint(schema, value))
 
 

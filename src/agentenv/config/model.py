@@ -16,6 +16,10 @@ from agentenv.config.names import EntryPoint, EnvName, Identifier, Policy, check
 from agentenv.config.values import Command, FilePath, Keywords, Variables
 
 MAX_COUNT = 100_000
+MAX_MB = 1 << 24  # 16 TiB
+MAX_PIDS = 1 << 22  # the kernel's own limit on 64-bit machines
+MAX_S = 1e8  # three years
+MAX_SEED = 2**64 - 1
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 RuntimeName = Literal["auto", "bubblewrap", "process", "firecracker", "qemu"]
@@ -78,26 +82,34 @@ class EnvironmentDefaults(Record):
         default=None,
         strict=True,
         ge=0,
+        le=MAX_SEED,
         description="Seed of the first reset; copy i of a count uses seed + i. Unset: derived from the global seed.",
     )
     env_vars: Variables = Field(
         default={},
         description="Environment variables inside the sandbox. Numbers and booleans become strings; null omits one.",
     )
-    memory_mb: int = Field(default=512, strict=True, ge=16, description="Memory limit in MiB.")
-    vcpu_count: float = Field(default=1.0, strict=True, gt=0, description="CPU limit in cores; fractions are allowed.")
-    pids: int = Field(default=128, strict=True, ge=4, description="Most processes and threads at once.")
-    disk_mb: int = Field(default=64, strict=True, ge=1, description="Size in MiB of /tmp and of /dev/shm, each.")
+    memory_mb: int = Field(default=512, strict=True, ge=16, le=MAX_MB, description="Memory limit in MiB.")
+    vcpu_count: float = Field(
+        default=1.0, strict=True, ge=0.01, le=1024, description="CPU limit in cores; fractions are allowed."
+    )
+    pids: int = Field(default=128, strict=True, ge=4, le=MAX_PIDS, description="Most processes and threads at once.")
+    disk_mb: int = Field(
+        default=64, strict=True, ge=1, le=MAX_MB, description="Size in MiB of /tmp and of /dev/shm, each."
+    )
     network: bool = Field(default=False, strict=True, description="Whether the sandbox may reach a network.")
     start_timeout_s: float = Field(
-        default=60.0, strict=True, gt=0, description="Seconds the environment may take to be built and ready."
+        default=60.0, strict=True, gt=0, le=MAX_S, description="Seconds the environment may take to be built."
     )
-    reset_timeout_s: float = Field(default=120.0, strict=True, gt=0, description="Seconds one reset may take.")
-    step_timeout_s: float = Field(default=60.0, strict=True, gt=0, description="Seconds one step may take.")
+    reset_timeout_s: float = Field(
+        default=120.0, strict=True, gt=0, le=MAX_S, description="Seconds one reset may take."
+    )
+    step_timeout_s: float = Field(default=60.0, strict=True, gt=0, le=MAX_S, description="Seconds one step may take.")
     timeout_s: float | None = Field(
         default=None,
         strict=True,
         gt=0,
+        le=MAX_S,
         description="Seconds a command may take in all. Unset: no limit. Only with command.",
     )
     invalid_action: Literal["error", "clip"] = Field(
@@ -165,6 +177,7 @@ class GlobalConfig(Record):
         default=None,
         strict=True,
         ge=0,
+        le=MAX_SEED,
         description="Seed from which every unset environment seed is derived. Unset: random.",
     )
     run_dir: FilePath = Field(

@@ -13,6 +13,8 @@ from typing import Any
 
 from agentenv.errors import ConfigError, Problem
 
+_LARGEST_BYTES = 1 << 20
+
 _UNQUOTED = "text needs quotes; true and false are lower case"
 _SYNTAX_HINTS = {
     "Cannot overwrite a value": "this key stands in the table already",
@@ -31,7 +33,8 @@ def read_text(name: str) -> str:
     """
     path = pathlib.Path(name)
     try:
-        data = path.read_bytes()
+        with path.open("rb") as stream:
+            data = stream.read(_LARGEST_BYTES + 1)
     except FileNotFoundError:
         raise _refuse(name, "no such file", _neighbour(path)) from None
     except IsADirectoryError:
@@ -40,6 +43,9 @@ def read_text(name: str) -> str:
         raise _refuse(name, "this user may not read it", "check its rights with ls -l") from None
     except (OSError, ValueError) as error:
         raise _refuse(name, f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > _LARGEST_BYTES:
+        message = f"expected at most {_LARGEST_BYTES >> 20} MiB, got more"
+        raise _refuse(name, message, "is it a configuration? use count for many environments")
     try:
         return data.decode("utf-8-sig")  # editors on Windows put a byte order mark there
     except UnicodeDecodeError as error:

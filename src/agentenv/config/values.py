@@ -22,6 +22,10 @@ VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 NONE_SPELLING = "@none"
 
 
+# What Linux lets one variable be (MAX_ARG_STRLEN), with room for its name.
+_LONGEST_VARIABLE = 100_000
+
+
 def _text_fault(value: str) -> str:
     """Why a string cannot become an argument or a variable of a process, or an empty string."""
     if "\0" in value:
@@ -79,6 +83,9 @@ def _check_variables(value: object) -> object:
         elif isinstance(content, str):
             if fault := _text_fault(content):
                 faults.append(Fault((name,), fault))
+            elif len(content.encode("utf-8", "replace")) > _LONGEST_VARIABLE:
+                wanted = f"expected at most {_LONGEST_VARIABLE} bytes, got {len(content)} characters"
+                faults.append(Fault((name,), wanted, "put large data into a file of the project"))
             variables[name] = content
         elif content is not None:
             faults.append(Fault((name,), f"expected a string, a number, true or false, {got(content)}"))

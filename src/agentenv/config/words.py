@@ -57,6 +57,9 @@ def got_text(value: object) -> str:
     return got(value, with_kind=not isinstance(value, str))
 
 
+_ABSURD = 1_000_000
+
+
 def got(value: object, *, with_kind: bool = True) -> str:
     """``got "8" (a string)``: the second half of every message."""
     text = shown(value)
@@ -65,15 +68,18 @@ def got(value: object, *, with_kind: bool = True) -> str:
     return f"got {text} ({kind(value)})"
 
 
-def expected(schema: Mapping[str, Any]) -> str:
-    """What one JSON Schema node accepts, such as ``an integer >= 1``. References must be resolved already."""
+def expected(schema: Mapping[str, Any], value: object = None) -> str:
+    """What one JSON Schema node accepts, such as ``an integer >= 1``. References must be resolved already.
+
+    An upper bound that only keeps absurd values out is not mentioned, except to a ``value`` above it.
+    """
     if "enum" in schema:
         return "one of " + ", ".join(shown(choice) for choice in schema["enum"])
     match schema.get("type"):
         case "integer":
-            return "an integer" + _bounds(schema)
+            return "an integer" + _bounds(schema, value)
         case "number":
-            return "a number" + _bounds(schema)
+            return "a number" + _bounds(schema, value)
         case "boolean":
             return "true or false"
         case "string":
@@ -85,11 +91,15 @@ def expected(schema: Mapping[str, Any]) -> str:
             return filled + " or ".join(kinds)
         case "object":
             return "a table"
-    return " or ".join(expected(option) for option in schema.get("anyOf", ())) or "a value"
+    return " or ".join(expected(option, value) for option in schema.get("anyOf", ())) or "a value"
 
 
-def _bounds(schema: Mapping[str, Any]) -> str:
+def _bounds(schema: Mapping[str, Any], value: object) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
+    if high is not None and high > _ABSURD:
+        if isinstance(value, (int, float)) and value > high:
+            return f" of at most {high:g}" if isinstance(high, float) else f" of at most {high}"
+        high = None
     if low is not None and high is not None:
         return f" from {low} to {high}"
     if low is not None:

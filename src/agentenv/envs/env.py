@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -215,6 +215,9 @@ class AgentENV(gymnasium.Env[Any, Any]):
                 self._fleet.close()
             finally:
                 self._context.close()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("an AgentENV holds a living sandbox and can be neither pickled nor copied: make another")
 
     def __del__(self) -> None:
         self.close()

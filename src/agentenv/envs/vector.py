@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -250,6 +250,9 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             self._fleet.close()
         finally:
             self._context.close()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("an AgentVectorEnv holds living sandboxes and can be neither pickled nor copied: make another")
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):

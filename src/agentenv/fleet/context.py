@@ -147,7 +147,7 @@ class RunContext:
 
     def _options(self, environments: Sequence[EnvironmentConfig]) -> RuntimeOptions:
         base = str(self.config.base_dir)
-        paths = [os.path.abspath(path) for path in sys.path]
+        paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str) and "\0" not in path]
         if base not in paths:
             paths.append(base)
         binary = self.config.bubblewrap.binary

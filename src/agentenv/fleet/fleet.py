@@ -22,6 +22,7 @@ from agentenv.errors import (
     AgentEnvError,
     Cause,
     CauseKind,
+    ClosedError,
     EnvError,
     Owner,
     ProtocolError,
@@ -125,6 +126,8 @@ class Fleet:
         try:
             self.channel.wait()
         except PeerLost as lost:
+            if self._closed:
+                raise ClosedError("closed by another thread while this one waited for an answer") from None
             self._wait_for_the_rest(lost)
 
     def answer(self, index: int) -> Answer:

@@ -167,7 +167,7 @@ class Player:
             action = self._sample() if self._act is None else self._act(self._read(answer.observation))
         except SandboxError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PolicyError(f"the policy raised {type(error).__name__}: {error}", traceback.format_exc()) from error
         try:
             variable = self._write(self._check(action))

@@ -149,6 +149,8 @@ class Served:
         self._answer(flags | Flag.RECORD | Flag.FINAL, [info, variable, final])
 
     def _publish(self, variable: list[object], info: dict[str, Any], flags: int) -> None:
+        if info and not isinstance(info, dict):
+            raise TypeError(f"the info must be a dict; got {type(info).__name__} {info!r:.200}")
         if variable:
             self._answer(flags | Flag.RECORD, [info, variable, None])
         elif info:

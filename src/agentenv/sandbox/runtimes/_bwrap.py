@@ -22,7 +22,7 @@ def find_binary(configured: str | None) -> str:
         RuntimeUnavailable: There is none.
     """
     if configured is not None:
-        if not os.access(configured, os.X_OK):
+        if not (os.path.isfile(configured) and os.access(configured, os.X_OK)):
             raise RuntimeUnavailable(
                 f"[bubblewrap] binary = {configured!r} is not an executable file", "correct the path or remove the key"
             )

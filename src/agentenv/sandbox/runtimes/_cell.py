@@ -82,7 +82,7 @@ class CellSandbox:
         except TimeoutError:
             raise self._late("starting") from None
         except (ControlClosed, ValueError, OSError) as error:
-            raise RuntimeUnavailable(f"sandbox {self.spec.id!r} ended before it could report: {error}") from error
+            raise self._lost_at_birth() from error
         ask_for_credentials(self.control, False)
         if "failed" in message:
             raise RuntimeUnavailable(
@@ -93,7 +93,7 @@ class CellSandbox:
         try:
             self.pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
-            raise RuntimeUnavailable(f"sandbox {self.spec.id!r} ended while starting") from None
+            raise self._lost_at_birth() from None
         except OSError as error:
             raise ResourceLimit(error.errno, f"cannot watch sandbox {self.spec.id!r}: {error.strerror}") from error
 
@@ -252,6 +252,10 @@ class CellSandbox:
     def _tail(self) -> str:
         self._output.drain(self.spec.id)
         return self._output.tail(self.spec.id)
+
+    def _lost_at_birth(self) -> SandboxDied:
+        cause = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, "was killed from outside before it could report")
+        return SandboxDied(cause.detail, env_id=self.spec.id, cause=cause)
 
     def _late(self, doing: str) -> StepTimeout:
         limit = self.spec.start_timeout_s

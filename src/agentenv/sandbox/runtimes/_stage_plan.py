@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentenv.sandbox.runtimes._view import View
+from agentenv.sandbox.runtimes._view import View, importable
 
 _NOBODY = 65534
 _STAGING = "/mnt"
@@ -66,7 +66,7 @@ def unreadable(paths: Sequence[str]) -> str:
     """The first of these, or of the modules directly in them, that not everybody may read; "" if none."""
     checked = 0
     for path in paths:
-        for candidate in (path, *_children(path)):
+        for candidate in (path, *importable(path)):
             checked += 1
             if checked > _MAX_CHECKED:
                 return ""
@@ -78,16 +78,6 @@ def unreadable(paths: Sequence[str]) -> str:
             if mode & need != need:
                 return candidate
     return ""
-
-
-def _children(path: str) -> list[str]:
-    if not os.path.isdir(path):
-        return []
-    found = []
-    for entry in os.scandir(path):
-        if entry.name.endswith(".py") or (entry.is_dir() and os.path.isfile(f"{entry.path}/__init__.py")):
-            found.append(entry.path)
-    return found
 
 
 def plan_stage(view: View, imported: Sequence[str], out: Path | None) -> StagePlan:

@@ -91,21 +91,20 @@ def is_too_wide(path: str, home_directories: Iterable[str]) -> bool:
     return any(home == real or home.startswith(prefix) for home in home_directories)
 
 
-def _importable(path: str) -> list[str]:
-    """The modules and packages directly in a directory."""
-    found = []
+def importable(path: str) -> list[str]:
+    """The modules and packages directly in a directory; [] where it cannot be read."""
     try:
-        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+        names = sorted(os.listdir(path))
     except OSError:
         return []
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if (entry.name.endswith((".py", ".so")) and entry.is_file()) or (
-            entry.is_dir() and os.path.isfile(os.path.join(entry.path, "__init__.py"))
-        ):
-            found.append(entry.path)
-    return found
+    found = [os.path.join(path, name) for name in names if not name.startswith(".")]
+    # These tests answer False for a link that leads nowhere or in a circle.
+    return [
+        entry
+        for entry in found
+        if (entry.endswith((".py", ".so")) and os.path.isfile(entry))
+        or os.path.isfile(os.path.join(entry, "__init__.py"))
+    ]
 
 
 def _interpreter_chain(executable: str) -> list[str]:
@@ -167,7 +166,7 @@ def plan_view(
         if not os.path.isdir(path) or not is_too_wide(path, protected):
             wanted.append(path)
             continue
-        inside = _importable(path)
+        inside = importable(path)
         wanted.extend(inside)
         notes.append(
             f"{path} is on sys.path and holds more than code (a home or system directory): only the {len(inside)}"
