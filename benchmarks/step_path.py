@@ -31,7 +31,7 @@ from noop import Noop
 
 from agentenv import AgentVectorEnv
 
-TARGETS = {"steps 1": 5.0, "steps 10": 6.0, "steps 50": 12.0, "shared 50": 25.0, "breakout 10": 1.5}
+AIMS = {"steps 1": 5.0, "steps 10": 6.0, "steps 50": 12.0, "shared 50": 25.0, "breakout 10": 1.5}
 
 
 def steps_per_second(vec: Any, seconds: float) -> float:
@@ -202,7 +202,7 @@ def main() -> None:
         if options.only in (None, name):
             for label, value in part().items():
                 results[label] = value
-                target = f"  (aim {TARGETS[label]})" if label in TARGETS else ""
+                target = f"  (aim {AIMS[label]})" if label in AIMS else ""
                 shown = {k: v for k, v in value.items() if k != "pairs"} if isinstance(value, dict) else value
                 print(f"{label:>32}: {shown}{target}", flush=True)
     if options.json:

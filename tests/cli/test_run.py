@@ -109,9 +109,9 @@ def test_no_more_run_than_allowed(command) -> None:
 
 
 def test_what_never_fits_is_refused_before_anything_starts(command) -> None:
-    done = command("run", command.config(FINE + "\nmemory_mb = 900000000"), "--json")
+    done = command("run", command.config(FINE + "\nmemory_mb = 16000000"), "--json")
     assert done.returncode == 3
-    assert "900000000" in json.loads(done.stdout)["error"]["message"]
+    assert "16000000" in json.loads(done.stdout)["error"]["message"]
     assert not (command.cwd / "runs").exists()
 
 
