@@ -17,7 +17,7 @@ def in_environment(line: str) -> str:
 
 COUNT = "expected an integer from 1 to 100000, "
 NUMBER = "expected a number > 0, "
-CORES = "expected a number from 0.01 to 1024, "
+CORES = "expected a number from 0.01 to 65536, "
 ENTRY = 'such as "my_package.my_module:MyClass"'
 FILE = 'name a module as import does, not a file: "my_package.my_module:MyClass"'
 ENV = 'expected a Gymnasium id or "module:callable", '

@@ -34,7 +34,7 @@ SECONDS = st.floats(min_value=0, max_value=1e8, exclude_min=True)
 COMMON: dict[str, Any] = {
     "env_vars": VARIABLES,
     "memory_mb": st.integers(16, 1 << 24),
-    "vcpu_count": st.floats(0.01, 1024),
+    "vcpu_count": st.floats(0.01, 65536),
     "network": st.booleans(),
     "step_timeout_s": SECONDS,
     "seed": st.none() | st.integers(0, 2**64 - 1),

@@ -46,7 +46,6 @@ def test_it_may_come_as_the_environment_gave_it(finals: Finals) -> None:
         [{}, ["abc"], None, None],
         {"info": {}},
         [{}, [], None],
-        [{}, ["too long"], None],
         [{}, ["abc"], []],
         [{}, ["abc"], [1, 2]],
         [{}, ["abc"], [{"cell": 1, "row": ROW}]],

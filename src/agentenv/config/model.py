@@ -91,7 +91,7 @@ class EnvironmentDefaults(Record):
     )
     memory_mb: int = Field(default=512, strict=True, ge=16, le=MAX_MB, description="Memory limit in MiB.")
     vcpu_count: float = Field(
-        default=1.0, strict=True, ge=0.01, le=1024, description="CPU limit in cores; fractions are allowed."
+        default=1.0, strict=True, ge=0.01, le=65536, description="CPU limit in cores; fractions are allowed."
     )
     pids: int = Field(default=128, strict=True, ge=4, le=MAX_PIDS, description="Most processes and threads at once.")
     disk_mb: int = Field(

@@ -52,6 +52,4 @@ def gather(
 def _alike(infos: Sequence[dict[str, Any]]) -> bool:
     """Whether all have the same keys in the same order, none of which could be taken for a mask."""
     keys = list(infos[0])
-    return all(list(info) == keys for info in infos) and not any(
-        not isinstance(key, str) or key.startswith("_") for key in keys
-    )
+    return all(list(info) == keys for info in infos) and not any(key.startswith("_") for key in keys)

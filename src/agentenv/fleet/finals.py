@@ -58,11 +58,11 @@ class Finals:
 
 
 def as_info(value: object) -> dict[str, Any]:
-    """The value, if it is an info dict.
+    """The value, if it can be an info dict.
 
     Raises:
-        ProtocolError: It is not a dict.
+        ProtocolError: It is not a dict with text keys.
     """
-    if not isinstance(value, dict):
-        raise ProtocolError(f"an info that is not a dict but {type(value).__name__}")
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ProtocolError("an info that is not a dict with text keys")
     return value

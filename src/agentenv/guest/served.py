@@ -143,18 +143,16 @@ class Served:
         # Stored before reset(), which may reuse the environment's own buffer and dict.
         final_variable = self._write_final(observation)
         raw = None if is_read_back(self._root, observation) or not is_plain(self._root, observation) else [observation]
-        final = encode([info, final_variable, raw])
+        final = encode([_as_info(info), final_variable, raw])
         observation, info = self.env.reset()
         variable = self._write_observation(observation)
-        self._answer(flags | Flag.RECORD | Flag.FINAL, [info, variable, final])
+        self._answer(flags | Flag.RECORD | Flag.FINAL, [_as_info(info), variable, final])
 
     def _publish(self, variable: list[object], info: dict[str, Any], flags: int) -> None:
-        if info and not isinstance(info, dict):
-            raise TypeError(f"the info must be a dict; got {type(info).__name__} {info!r:.200}")
         if variable:
-            self._answer(flags | Flag.RECORD, [info, variable, None])
+            self._answer(flags | Flag.RECORD, [_as_info(info), variable, None])
         elif info:
-            self._answer(flags | Flag.INFO, info)
+            self._answer(flags | Flag.INFO, _as_info(info))
         else:
             self._words[slot.STATUS // 8] = flags
 
@@ -219,6 +217,19 @@ class Served:
             outbox = self._layout.outbox
             self._memory[outbox : outbox + length] = payload
         words[slot.STATUS // 8] = int(flags)
+
+
+def _as_info(info: Any) -> dict[str, Any]:
+    """The info, held to Gymnasium's contract, on which trainers and wrappers rely; nothing counts as an empty one.
+
+    Raises:
+        TypeError: It is not a dict with text keys.
+    """
+    if not info:
+        return {}
+    if not isinstance(info, dict) or not all(isinstance(key, str) for key in info):
+        raise TypeError(f"the info must be a dict with text keys; got {type(info).__name__} {info!r:.200}")
+    return info
 
 
 def _scalar(reward: Any) -> float:
