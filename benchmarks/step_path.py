@@ -78,6 +78,44 @@ def ping_pong(seconds: float) -> float:
     return count / elapsed
 
 
+def wake_ups(count: int, seconds: float) -> float:
+    """Answers per second of ``count`` bare processes that are woken over an eventfd each and answer over another.
+
+    No environment, no array, no isolation: the floor for one wake-up per environment.
+    """
+    bells, ring, pids = [(os.eventfd(0), os.eventfd(0)) for _ in range(count)], (1).to_bytes(8, "little"), []
+    for ask, answer in bells:
+        pid = os.fork()
+        if pid == 0:
+            while os.read(ask, 8) == ring:
+                os.write(answer, ring)
+            os._exit(0)
+        pids.append(pid)
+    started, answers = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - started) < seconds:
+        for ask, _ in bells:
+            os.write(ask, ring)
+        for _, answer in reversed(bells):
+            os.read(answer, 8)
+        answers += count
+    for ask, _ in bells:
+        os.write(ask, (2).to_bytes(8, "little"))
+    for pid in pids:
+        os.waitpid(pid, 0)
+    for pair in bells:
+        for fd in pair:
+            os.close(fd)
+    return answers / elapsed
+
+
+def measure_floor(seconds: float) -> dict[str, Any]:
+    """Median of five of ``wake_ups`` at 10 and 50."""
+    return {
+        f"bare wake-ups {count}": round(statistics.median(wake_ups(count, seconds) for _ in range(5)))
+        for count in (10, 50)
+    }
+
+
 def in_pairs(ours: Callable[[], float], theirs: Callable[[], float], pairs: int) -> dict[str, Any]:
     """Measure alternately; the ratio is the median over the pairs."""
     rows = [(ours(), theirs()) for _ in range(pairs)]
@@ -179,12 +217,13 @@ def _private_kb(pid: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["steps", "breakout", "start", "memory", "many"])
+    parser.add_argument("--only", choices=["floor", "steps", "breakout", "start", "memory", "many"])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.7)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     parts = {
+        "floor": lambda: measure_floor(options.seconds),
         "steps": lambda: measure_steps(options.pairs, options.seconds),
         "breakout": lambda: measure_breakout(options.pairs, options.seconds),
         "start": lambda: measure_start(options.pairs),
