@@ -44,14 +44,14 @@ class Bell:
     writer: int
 
     @classmethod
-    def create(cls, *, portable: bool = False) -> Bell:
-        """A new bell; ``portable`` makes it a pipe.
+    def create(cls) -> Bell:
+        """A new bell.
 
         Raises:
             ResourceLimit: No descriptor is left.
         """
         try:
-            if hasattr(os, "eventfd") and not portable:
+            if hasattr(os, "eventfd"):
                 fd = os.eventfd(0, os.EFD_CLOEXEC)
                 return cls(fd, fd)
             return cls(*os.pipe())
@@ -123,9 +123,7 @@ class ShmChannel:
             reads it.
     """
 
-    def __init__(
-        self, counts: Sequence[int], layout: SlotLayout, *, max_bytes: int, spin_us: float = 0, portable: bool = False
-    ) -> None:
+    def __init__(self, counts: Sequence[int], layout: SlotLayout, *, max_bytes: int, spin_us: float = 0) -> None:
         """Reserve room for groups of ``counts`` environments each; ``attach`` then joins the groups one by one."""
         self.count = sum(counts)
         self.layout = layout
@@ -136,7 +134,6 @@ class ShmChannel:
         self._firsts = [sum(counts[:i]) for i in range(len(counts))]
         self._max_bytes = max_bytes
         self._closed = False
-        self._portable = portable
         self._ticket = 0
         self._at: Group | None = None
         self._posting = False
@@ -171,8 +168,8 @@ class ShmChannel:
         old = self.groups[index]
         if old is not None:
             self._free(old)
-        wake = Bell.create(portable=self._portable)
-        done = Bell.create(portable=self._portable)
+        wake = Bell.create()
+        done = Bell.create()
         if wake.writer != wake.reader:
             # A guest that answers without ever reading its bell would fill it and make the host's write block.
             os.set_blocking(wake.writer, False)
