@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from agentenv.config import Config as Config
     from agentenv.config import load_config as load_config
     from agentenv.envs.env import AgentENV as AgentENV
+    from agentenv.envs.snapshots import Snapshot as Snapshot
     from agentenv.envs.vector import AgentVectorEnv as AgentVectorEnv
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ _NAMES = {
     "Config": "agentenv.config",
     "load_config": "agentenv.config",
     "Sandbox": "agentenv.sandbox.contract",
+    "Snapshot": "agentenv.envs.snapshots",
     **dict.fromkeys(
         (
             "AgentEnvError",
@@ -35,6 +37,7 @@ _NAMES = {
             "RuntimeUnavailable",
             "SandboxDied",
             "SandboxError",
+            "SnapshotError",
             "StepTimeout",
         ),
         "agentenv.errors",

@@ -6,6 +6,7 @@
     +-- InvalidAction          (ValueError)      the caller's action does not fit; nothing was sent
     +-- ClosedError            (RuntimeError)    used after close()
     +-- ConcurrentUse          (RuntimeError)    two threads used one environment at once
+    +-- SnapshotError          (RuntimeError)    a moment cannot be kept, gone back to, or forked; says why
     +-- ProtocolError          (ValueError)      the other side sent something that is not the protocol
     +-- ResourceLimit          (OSError)         the host lacks descriptors, memory or disk for this
     +-- SandboxError           (RuntimeError)    something went wrong in one environment; has its id and a Cause
@@ -38,8 +39,10 @@ class CauseKind(StrEnum):
     EXIT = "exit"
     SIGNAL = "signal"
     OUT_OF_MEMORY = "out_of_memory"
+    HOST_OUT_OF_MEMORY = "host_out_of_memory"
     DISK_FULL = "disk_full"
     TIMEOUT = "timeout"
+    FROZEN = "frozen"
     PROTOCOL = "protocol"
     SANDBOX_LOST = "sandbox_lost"
     START_FAILED = "start_failed"
@@ -128,6 +131,10 @@ class ClosedError(AgentEnvError, RuntimeError):
 
 class ConcurrentUse(AgentEnvError, RuntimeError):
     """Two threads used one environment, or one vector of them, at the same time. Give each thread its own."""
+
+
+class SnapshotError(AgentEnvError, RuntimeError):
+    """An environment's moment cannot be kept or gone back to, or the environment cannot be forked."""
 
 
 class ProtocolError(AgentEnvError, ValueError):

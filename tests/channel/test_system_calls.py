@@ -25,10 +25,14 @@ from agentenv import AgentENV, AgentVectorEnv
 num_envs, per_sandbox = int(sys.argv[1]), int(sys.argv[2])
 if num_envs:
     env = AgentVectorEnv.from_env(
-        "agentenv.testing.samples:Patient", num_envs=num_envs, envs_per_sandbox=per_sandbox, runtime="process"
+        "agentenv.testing.samples:Patient",
+        num_envs=num_envs,
+        envs_per_sandbox=per_sandbox,
+        runtime="process",
+        checkpoint_every="never",  # saving states is not part of a step
     )
 else:
-    env = AgentENV.from_env("agentenv.testing.samples:Patient", runtime="process")
+    env = AgentENV.from_env("agentenv.testing.samples:Patient", checkpoint_every="never", runtime="process")
 env.reset(seed=1)
 action = env.action_space.sample()
 env.step(action)

@@ -164,7 +164,7 @@ def test_a_flood_of_output_is_capped_and_neighbours_go_on(tmp_path: Path) -> Non
         blue.reset()
         red.set_attr("deed", "step:flood_stdout")
         fleet = red._fleet
-        fleet.channel.post(Op.STEP, timeout_s=60.0)  # Op.STEP, without waiting for the answer
+        fleet.post(Op.STEP, timeout_s=60.0)  # Op.STEP, without waiting for the answer
         for step in range(1, 301):
             observations, *_ = blue.step(np.zeros(2, np.int64))
             assert observations.tolist() == [step, step]
@@ -189,7 +189,7 @@ def test_a_bell_that_is_never_read_does_not_block_the_host() -> None:
 
 def test_a_dead_environment_does_not_answer() -> None:
     """What lies in its memory is the past; to return it as a step would be a silent lie."""
-    env = AgentENV.from_env(SUBJECT)
+    env = AgentENV.from_env(SUBJECT, on_crash="raise")
     try:
         env.reset()
         env.set_attr("deed", "step:exit_3")
@@ -211,7 +211,7 @@ def test_a_dead_environment_does_not_answer() -> None:
 
 
 def test_no_mount_of_a_sandbox_is_seen_on_the_host() -> None:
-    env = AgentENV.from_env(SUBJECT)
+    env = AgentENV.from_env(SUBJECT, on_crash="raise")
     try:
         env.reset()
         mounts = subprocess.run(["cat", "/proc/self/mountinfo"], capture_output=True, text=True, check=True).stdout

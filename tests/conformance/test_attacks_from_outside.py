@@ -24,7 +24,7 @@ _STILL = np.zeros(2, np.int64)
 @pytest.fixture
 def pair() -> Iterator[AgentVectorEnv]:
     before = traces.take()
-    vector = AgentVectorEnv.from_env(SUBJECT, num_envs=2, runtime="bubblewrap", step_timeout_s=20.0)
+    vector = AgentVectorEnv.from_env(SUBJECT, num_envs=2, runtime="bubblewrap", step_timeout_s=20.0, on_crash="raise")
     namespaces: frozenset[str] = frozenset()
     try:
         vector.reset()

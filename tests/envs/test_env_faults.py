@@ -36,7 +36,7 @@ def test_an_exception_of_the_constructor_arrives_as_well() -> None:
 
 
 def test_a_death_is_typed_and_the_next_reset_starts_anew() -> None:
-    with AgentENV.from_env("envs.samples:Fragile") as env:
+    with AgentENV.from_env("envs.samples:Fragile", on_crash="raise") as env:
         env.reset()
         env.step(0)
         with pytest.raises(SandboxDied, match="status 7") as caught:
@@ -51,7 +51,7 @@ def test_a_death_is_typed_and_the_next_reset_starts_anew() -> None:
 
 @pytest.mark.parametrize(("action", "how"), [(1, "blocked"), (2, "busy")])
 def test_a_step_that_never_returns_is_ended(action: int, how: str) -> None:
-    with AgentENV.from_env("envs.samples:Slow", step_timeout_s=0.5) as env:
+    with AgentENV.from_env("envs.samples:Slow", step_timeout_s=0.5, on_crash="raise") as env:
         env.reset()
         with pytest.raises(StepTimeout, match=how) as caught:
             env.step(action)
@@ -61,7 +61,7 @@ def test_a_step_that_never_returns_is_ended(action: int, how: str) -> None:
 
 
 def test_a_kill_between_two_steps_is_noticed_by_the_next() -> None:
-    with AgentENV.from_env("envs.samples:Counter") as env:
+    with AgentENV.from_env("envs.samples:Counter", on_crash="raise") as env:
         env.reset()
         os.kill(env._fleet.sandboxes[0].pid, signal.SIGKILL)
         assert becomes_true(lambda: bool(env._fleet.dead()), 10)

@@ -25,7 +25,7 @@ def test_an_exception_in_one_is_raised_after_all_have_answered(per_sandbox: int)
 
 
 def test_a_death_spares_the_siblings_and_a_reset_brings_it_back() -> None:
-    vec = AgentVectorEnv.from_env("envs.samples:Fragile", num_envs=3, env_kwargs={"length": 99})
+    vec = AgentVectorEnv.from_env("envs.samples:Fragile", num_envs=3, env_kwargs={"length": 99}, on_crash="raise")
     vec.reset(seed=1)
     pids = [sandbox.pid for sandbox in vec._fleet.sandboxes]
     with pytest.raises(SandboxDied, match="status 7") as caught:
@@ -41,7 +41,7 @@ def test_a_death_spares_the_siblings_and_a_reset_brings_it_back() -> None:
 
 
 def test_two_killed_at_once_are_both_brought_back() -> None:
-    vec = AgentVectorEnv.from_env("envs.samples:Counter", num_envs=4, env_kwargs={"length": 99})
+    vec = AgentVectorEnv.from_env("envs.samples:Counter", num_envs=4, env_kwargs={"length": 99}, on_crash="raise")
     vec.reset()
     for index in (0, 3):
         os.kill(vec._fleet.sandboxes[index].pid, signal.SIGKILL)
@@ -54,7 +54,9 @@ def test_two_killed_at_once_are_both_brought_back() -> None:
 
 
 def test_a_late_reply_never_becomes_the_next_steps_answer() -> None:
-    vec = AgentVectorEnv.from_env("envs.samples:Slow", num_envs=3, env_kwargs={"length": 99}, step_timeout_s=0.4)
+    vec = AgentVectorEnv.from_env(
+        "envs.samples:Slow", num_envs=3, env_kwargs={"length": 99}, step_timeout_s=0.4, on_crash="raise"
+    )
     vec.reset()
     with pytest.raises(StepTimeout) as caught:
         vec.step(np.array([0, 1, 0]))
@@ -67,7 +69,7 @@ def test_a_late_reply_never_becomes_the_next_steps_answer() -> None:
 
 
 def test_close_is_bounded_while_one_hangs() -> None:
-    vec = AgentVectorEnv.from_env("envs.samples:Slow", num_envs=2, step_timeout_s=0.3)
+    vec = AgentVectorEnv.from_env("envs.samples:Slow", num_envs=2, step_timeout_s=0.3, on_crash="raise")
     vec.reset()
     with pytest.raises(StepTimeout):
         vec.step(np.array([1, 2]))

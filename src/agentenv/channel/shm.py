@@ -151,6 +151,7 @@ class ShmChannel:
         self._in_lengths = column(slot.IN_LENGTH, "u8")
         self.status = column(slot.STATUS, "u8")
         self.rewards = column(slot.REWARD, "f8")
+        self.outcomes = column(slot.OUTCOME, "u8", (slot.OUTCOME_WORDS,))
         self._words = self.arena.words()
         self._raw = memoryview(self.arena.bytes)  # type: ignore[arg-type]  # numpy arrays are buffers
         self._last_op: Op | None = None
@@ -335,6 +336,31 @@ class ShmChannel:
             held.lost = True
             self._words[held.done_at] = 0  # no ticket: it may have answered questions yet to come
             self._asked = [group for group in self._asked if group is not held]
+
+    def retire(self, index: int) -> None:
+        """Give a group memory that no sandbox holds, and never ask it again: the host answers in its place."""
+        old = self.groups[index]
+        if old is not None:
+            self._free(old)
+        memory = create_memory(self._counts[index] * self.layout.size, f"agentenv-{index}")
+        self.arena.attach(self._firsts[index], self._counts[index], memory)
+        os.close(memory)
+        self.groups[index] = None
+        self._renew()
+
+    def put_answer(self, index: int, flags: int, payload: bytes) -> None:
+        """Answer in place of a retired environment.
+
+        Raises:
+            ValueError: The payload does not fit into the slot.
+        """
+        if len(payload) > self.layout.outbox_size:
+            raise ValueError(f"an answer of {len(payload)} bytes in an area of {self.layout.outbox_size}")
+        start = index * self.layout.size + self.layout.outbox
+        self.arena.bytes[start : start + len(payload)] = memoryview(payload)
+        self._words[index * self._stride + slot.OUT_LENGTH // 8] = len(payload)
+        self.rewards[index] = 0.0
+        self.status[index] = flags
 
     def close(self) -> None:
         """Free descriptors; the memory goes with the last array over it. Idempotent."""

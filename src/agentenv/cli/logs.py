@@ -26,7 +26,8 @@ def logs(
 ) -> None:
     """Show the output of a run's environments.
 
-    Escape sequences and control characters are taken out; the files in the run's directory keep every byte.
+    Escape sequences and control characters are taken out; the files in the run's directory keep every byte. An
+    environment that was restarted goes on in the same log, after a line "--- agentenv: restarted ... ---".
 
     \b
     Examples:
@@ -47,6 +48,7 @@ def logs(
         for text in _read(place, stderr=stderr):
             sys.stdout.write(text)
     sys.stdout.flush()
+    _tell_crashes(found, chosen)
 
 
 def _choose(run: RunDir, env: str | None) -> list[EnvDir]:
@@ -65,6 +67,17 @@ def _choose(run: RunDir, env: str | None) -> list[EnvDir]:
         message = f"expected an environment of run {run.path.name!r}, got {env!r}"
         raise ConfigError([Problem("argument", "ENV", message, hint)])
     return chosen
+
+
+def _tell_crashes(run: RunDir, places: list[EnvDir]) -> None:
+    """Where to read on, on stderr: a crash can leave nothing in the output."""
+    from agentenv.fleet.crashes import count_crashes
+
+    counts = {place.env_id: count for place in places if (count := count_crashes(place))}
+    if counts:
+        shown = [f"{env_id} {count}" for env_id, count in list(counts.items())[:5]]
+        more = f", ... ({len(counts)} environments)" if len(counts) > len(shown) else ""
+        sys.stderr.write(f"crashes: {', '.join(shown)}{more}; why: agentenv crashes {run.path}\n")
 
 
 def _read(place: EnvDir, *, stderr: bool) -> Iterator[str]:

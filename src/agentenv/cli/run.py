@@ -28,6 +28,10 @@ def run(
     runtime: Annotated[
         str | None, typer.Option("--runtime", metavar="NAME", help="auto, bubblewrap or process.")
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="RUN", help="Go on with a run that was interrupted: a name, or latest."),
+    ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help=SET_HELP)] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Warnings and errors only.")] = False,
@@ -43,23 +47,33 @@ def run(
       agentenv run examples/gridworld.toml
       agentenv run examples/gridworld.toml --envs 50 --episodes 5 --seed 7 --json
       agentenv run my.toml --set global.max_parallel_envs=4 --set environments.agent_1.memory_mb=64
+      agentenv run --resume latest                  after a crash: finished episodes are not repeated
     """
     from agentenv.cli.console import open_stderr, print_json, start_logging
     from agentenv.cli.exits import silence_stdout
+    from agentenv.cli.resume import find_resumption
     from agentenv.cli.settings import load
 
-    loaded = load(
-        config,
-        config_option,
-        envs=envs,
-        settings=settings or [],
-        episodes=episodes,
-        seed=seed,
-        run_dir=run_dir,
-        runtime=runtime,
-    )
     console = open_stderr()
     live = console.is_terminal and not quiet
+    if resume is None:
+        resumption = None
+        loaded = load(
+            config,
+            config_option,
+            envs=envs,
+            settings=settings or [],
+            episodes=episodes,
+            seed=seed,
+            run_dir=run_dir,
+            runtime=runtime,
+        )
+    else:
+        given: dict[str, object] = {"CONFIG": config, "--config": config_option, "--envs": envs, "--set": settings}
+        given |= {"--episodes": episodes, "--seed": seed, "--runtime": runtime}
+        start_logging(console, "info", quiet=quiet, verbose=verbose, live=live)
+        resumption = find_resumption(resume, run_dir or Path("runs"), given, json_=json_, quiet=quiet)
+        loaded = resumption.config
     start_logging(console, loaded.global_.log_level, quiet=quiet, verbose=verbose, live=live)
 
     from agentenv.cli.live import LiveTable, ProgressLines
@@ -68,13 +82,13 @@ def run(
     from agentenv.fleet.play import Play
 
     argv = ["agentenv", *sys.argv[1:]]
-    make_importable(loaded, Path.cwd())
+    make_importable(loaded, Path.cwd() if resumption is None else resumption.cwd)
     with stdout_kept():
         if live:
             with LiveTable(console) as table:
-                summary = Play(loaded, argv=argv, on_tick=table.update).run()
+                summary = Play(loaded, argv=argv, on_tick=table.update, resumption=resumption).run()
         else:
-            summary = Play(loaded, argv=argv, on_tick=ProgressLines().update).run()
+            summary = Play(loaded, argv=argv, on_tick=ProgressLines().update, resumption=resumption).run()
     try:
         if json_:
             print_json(summary.to_json())

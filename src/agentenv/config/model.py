@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import JsonSchemaValue
 
 from agentenv.config.names import EntryPoint, EnvName, Identifier, Policy, check_entry_point, check_render_mode
-from agentenv.config.values import Command, FilePath, Keywords, Variables
+from agentenv.config.values import CheckpointEvery, Command, FilePath, Keywords, Variables
 
 MAX_COUNT = 100_000
 MAX_MB = 1 << 24  # 16 TiB
@@ -105,6 +105,38 @@ class EnvironmentDefaults(Record):
         default=120.0, strict=True, gt=0, le=MAX_S, description="Seconds one reset may take."
     )
     step_timeout_s: float = Field(default=60.0, strict=True, gt=0, le=MAX_S, description="Seconds one step may take.")
+    on_crash: Literal["recover", "truncate", "raise"] = Field(
+        default="recover",
+        description="What the death of the environment's process does: bring it back to where it was, end the episode as"
+        " truncated, or raise an error.",
+    )
+    checkpoint_every: CheckpointEvery = Field(
+        default="auto",
+        description='How often its state is saved for recovery: "auto" (as often as costs 3 % of its own time), a number'
+        ' of steps, seconds as in "2.5s", or "never" (everything is done again from the start).',
+    )
+    restart: Literal["always", "on-failure", "never"] = Field(
+        default="on-failure",
+        description='Whether it is started again when it died: "on-failure" does not when it exited with status 0.',
+    )
+    max_restarts: int = Field(
+        default=10, strict=True, ge=0, le=MAX_COUNT, description="Most restarts within restart_window_s."
+    )
+    restart_window_s: float = Field(
+        default=600.0, strict=True, gt=0, le=MAX_S, description="Seconds within which restarts are counted."
+    )
+    restart_backoff_s: float = Field(
+        default=0.5,
+        strict=True,
+        ge=0,
+        le=MAX_S,
+        description="Most seconds to wait before the fourth restart in the window; twice as many before each further one.",
+    )
+    on_quarantine: Literal["truncate", "raise"] = Field(
+        default="truncate",
+        description="What one of several environments does when its restarts are used up: every step of it is truncated"
+        " with reward 0, or the error is raised. One that is alone raises.",
+    )
     timeout_s: float | None = Field(
         default=None,
         strict=True,

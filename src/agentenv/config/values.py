@@ -131,6 +131,36 @@ def _check_keywords(value: object) -> object:
     return _plain_json(value)
 
 
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*s")
+
+
+def checkpoint_rule(setting: object) -> tuple[str, float] | None:
+    """What ``checkpoint_every`` says: ("auto", 0), ("never", 0), ("steps", n), ("seconds", s); None if nothing."""
+    if isinstance(setting, int) and not isinstance(setting, bool):
+        return ("steps", setting) if setting > 0 else None
+    if not isinstance(setting, str):
+        return None
+    if setting in ("auto", "never"):
+        return setting, 0.0
+    found = _SECONDS.fullmatch(setting)
+    seconds = 0.0 if found is None else float(found.group(1))
+    return ("seconds", seconds) if seconds > 0 else None
+
+
+def _check_checkpoint_every(value: object) -> object:
+    if checkpoint_rule(value) is None:
+        hint = 'write "auto", "never", a number of steps such as 1000, or seconds such as "2.5s"'
+        raise refusal(Fault((), f"expected how often the state is saved, {got(value)}", hint))
+    return value
+
+
+CheckpointEvery = Annotated[
+    str | int,
+    BeforeValidator(_check_checkpoint_every),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^(auto|never|\d+(\.\d+)?\s*s)$"}]}
+    ),
+]
 FilePath = Annotated[str, BeforeValidator(_check_text), WithJsonSchema({"type": "string", "minLength": 1})]
 Command = Annotated[
     tuple[str, ...],

@@ -9,12 +9,14 @@ from typing import Any, NoReturn
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from agentenv.config import Config, config_from_keywords
+from agentenv.config import Config, EnvironmentConfig, config_from_keywords
+from agentenv.envs.branching import Branching
 from agentenv.envs.source import Source, choose_environment, env_name, split_source, with_render_mode
 from agentenv.errors import ClosedError, InvalidAction, ProtocolError
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.introduction import Introduction
+from agentenv.sandbox.contract import Sandbox
 from agentenv.wire.batch import ActionCheck
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.opaque import Opaque
@@ -25,7 +27,7 @@ _RESERVED = ("reset", "step", "close", "render")
 FORKED = "the property of the process that forked this one: make another here instead"
 
 
-class AgentENV(gymnasium.Env[Any, Any]):
+class AgentENV(Branching, gymnasium.Env[Any, Any]):
     """An environment that lives in a sandbox of its own and behaves as if it lived here.
 
     Example:
@@ -59,26 +61,38 @@ class AgentENV(gymnasium.Env[Any, Any]):
         environment = choose_environment(config, chosen_id)
         if render_mode is not None:
             environment = with_render_mode(environment, render_mode)
-        self.env_id = environment.id
-        self._environment = environment
-        self._context = RunContext(config, [environment], record=False)
-        self._closed = False
-        self._why_closed = "closed"
-        try:
-            self._fleet = Fleet(self._context, [environment])
-        except BaseException:
-            self._closed = True
-            self._context.close()
-            raise
-        self._context.on_fork(self._disown)
-        self._open_views()
+        self._open(environment, RunContext(config, [environment], record=False), None)
         seeds, seeded = self._context.seeds, environment.seed is not None or config.global_.seed is not None
         self._first_seed = seeds.environment(self.env_id, seed=environment.seed) if seeded else None
         if seeded:
             self.action_space.seed(seeds.actions(self.env_id, seed=environment.seed))
+        self.spec = _make_spec(config, self.env_id, self._fleet.introduction)
+
+    def _open(
+        self,
+        environment: EnvironmentConfig,
+        context: RunContext,
+        sandbox: Sandbox | None,
+        reseed: int | None = None,
+    ) -> None:
+        """Become a user of a context, and start in it, or in a sandbox that was made for it."""
+        self.env_id = environment.id
+        self._environment = environment
+        self._context = context
+        self._closed = False
+        self._why_closed = "closed"
+        self._forks = 0
+        self._leaves: Sequence[object] = ()
+        try:
+            self._fleet = Fleet(context, [environment], sandboxes=None if sandbox is None else [sandbox], reseed=reseed)
+        except BaseException:
+            self._closed = True
+            context.release()
+            raise
+        context.on_fork(self._disown)
+        self._open_views()
         self.metadata = {**self._fleet.metadata, "render_modes": _render_modes(self._fleet.metadata)}
         self.render_mode = self._fleet.render_mode
-        self.spec = _make_spec(config, self.env_id, self._fleet.introduction)
 
     @classmethod
     def from_env(cls, env: str | Callable[..., Any], **keywords: Any) -> AgentENV:
@@ -101,7 +115,6 @@ class AgentENV(gymnasium.Env[Any, Any]):
         fleet = self._opened()
         if fleet.dead():
             fleet.revive()
-            self._open_views()
         if seed is None:
             seed = self._first_seed
         self._first_seed = None
@@ -110,6 +123,7 @@ class AgentENV(gymnasium.Env[Any, Any]):
         fleet.exchange(Op.RESET, self._environment.reset_timeout_s, None, [payload])
         if self._variable or int(fleet.channel.status[0]) & PAYLOAD:
             answer = fleet.answer(0)
+            self._leaves = answer.observation
             return self._read(answer.observation), answer.info
         return self._read(()), {}
 
@@ -127,11 +141,12 @@ class AgentENV(gymnasium.Env[Any, Any]):
             raise InvalidAction(str(error)) from None
         channel = fleet.channel
         payloads = [encode(variable)] if self._variable_action else None
-        channel.post(Op.STEP, None, payloads, timeout_s=self._environment.step_timeout_s)
+        fleet.post(Op.STEP, None, payloads, timeout_s=self._environment.step_timeout_s)
         fleet.wait()
         status = int(channel.status[0])
         if self._variable or status & PAYLOAD:
             answer = fleet.answer(0)
+            self._leaves = answer.observation
             observation, info = self._read(answer.observation), answer.info
         else:
             observation, info = self._read(()), {}
@@ -214,7 +229,7 @@ class AgentENV(gymnasium.Env[Any, Any]):
             try:
                 self._fleet.close()
             finally:
-                self._context.close()
+                self._context.release()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("an AgentENV holds a living sandbox and can be neither pickled nor copied: make another")

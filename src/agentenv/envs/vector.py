@@ -119,6 +119,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._calm = bytes(8 * self.num_envs)
         self._variables: list[Sequence[object]] = [()] * self.num_envs
         self._first_seeds = self._seed_from(config.global_.seed)
+        self._renewals = 0
 
     @classmethod
     def from_env(
@@ -156,7 +157,6 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             chosen = None if chosen is None else sorted({*chosen, *outside})
             for index in revived:
                 self._failed.pop(index, None)
-            self._pace_due = self._pacing is not None
         members = list(range(self.num_envs)) if chosen is None else chosen
         payloads = [encode([seeds[index], options]) for index in members]
         self._ended[members] = False
@@ -188,11 +188,11 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         channel, pacing = fleet.channel, self._pacing
         try:
             if pacing is not None:
-                if self._pace_due:
+                if self._pace_due or fleet.renewals != self._renewals:
                     self._set_pace(pacing.pace)
                 began = perf_counter()
             payloads = None if variable is None else [encode(values) for values in variable]
-            channel.post(Op.STEP, None, payloads, timeout_s=self._step_timeout_s)
+            fleet.post(Op.STEP, None, payloads, timeout_s=self._step_timeout_s)
             fleet.wait()
             if pacing is not None:
                 self._pace_due = pacing.record(perf_counter() - began)
@@ -306,6 +306,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     def _set_pace(self, pace: Pace) -> None:
         self._pace_due = False
+        self._renewals = self._fleet.renewals  # new processes do not know the pace
         self._fleet.exchange(Op.PATIENT if pace is Pace.PATIENT else Op.EAGER, self._step_timeout_s)
 
     def _exchange(self, op: Op, timeout_s: float, members: list[int] | None, payloads: list[bytes]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from agentenv.config import Config, EnvironmentConfig
 from agentenv.fleet.known import implementation, registrar
 from agentenv.fleet.output import SandboxOutput
+from agentenv.fleet.postmortem import Postmortem
 from agentenv.fleet.rundir import RunDir
 from agentenv.fleet.seeds import Seeds
 from agentenv.fleet.watch import Watch, raise_descriptor_limit
@@ -27,7 +28,7 @@ logger = logging.getLogger("agentenv.fleet")
 
 GRIDWORLD = "agentenv.envs.gridworld:GridWorld"
 _GRIDWORLD_STEPS = 200
-_DESCRIPTORS_PER_SANDBOX = 8
+_DESCRIPTORS_PER_SANDBOX = 12
 
 _open: weakref.WeakSet[RunContext] = weakref.WeakSet()
 
@@ -41,6 +42,7 @@ class RunContext:
         seeds: Streams of random numbers, by environment id.
         output: Standard output and error of all sandboxes.
         watch: Notices deaths and deadlines.
+        crashes: Keeps the records of deaths.
         spare_cores: Whether every environment can have a core to itself beside the trainer's.
     """
 
@@ -61,6 +63,7 @@ class RunContext:
         self.seeds = Seeds(config.global_.seed)
         self.spare_cores = len(environments) < _cores()
         self._closed = False
+        self._users = 1
         self._disowners: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._note_ignored(environments)
         raise_descriptor_limit(_DESCRIPTORS_PER_SANDBOX * len(environments))
@@ -70,7 +73,8 @@ class RunContext:
         if record:
             self.run = RunDir.create(self._run_root, config.name, self.run_id)
         self.output = SandboxOutput(self._log_directory)
-        self.watch = Watch()
+        self.watch = Watch(self.output)
+        self.crashes = Postmortem(self.run, self.output, self.watch)
         try:
             self.runtime: Runtime = open_runtime(self.runtime_name, self._options(environments))
         except BaseException:
@@ -116,8 +120,18 @@ class RunContext:
             if disown is not None:
                 disown()
 
+    def share(self) -> None:
+        """One more uses this: it stays open until as many have called ``release``."""
+        self._users += 1
+
+    def release(self) -> None:
+        """One of those who use this does no longer; the last one closes it."""
+        self._users -= 1
+        if self._users <= 0:
+            self.close()
+
     def close(self) -> None:
-        """End every sandbox and free everything. Synchronous, idempotent."""
+        """End every sandbox and free everything, whoever uses it. Synchronous, idempotent."""
         if self._closed:
             return
         self._closed = True

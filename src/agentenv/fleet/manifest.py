@@ -68,6 +68,31 @@ def build_manifest(
     }
 
 
+def continued(first: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the manifest of a run that another process goes on with: the first one's, and an entry for this one.
+
+    Args:
+        first: The manifest as it is.
+        now: What ``build_manifest`` gives in the process that goes on.
+    """
+    keys = ("run_id", "started", "started_unix", "argv", "process", "versions", "host", "runtime")
+    entry = {key: now[key] for key in keys} | {"git": now["config"]["git"]}
+    return {**first, "resumed": [*(first.get("resumed") or []), entry]}
+
+
+def unlike_before(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns, in sentences, in what a run is resumed otherwise than it was begun; each may change what it computes."""
+    found = []
+    old, new = first.get("versions") or {}, now["versions"]
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            found.append(f"{name} is {new.get(name)} now, it was {old.get(name)} when the run began")
+    commit, other = ((m.get("config") or {}).get("git") or {} for m in (first, now))
+    if commit.get("commit") != other.get("commit"):
+        found.append(f"the code is at commit {other.get('commit')} now, it was at {commit.get('commit')}")
+    return found
+
+
 def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
     """Returns the version of Python and of each distribution; None for one that is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}

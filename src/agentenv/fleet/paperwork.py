@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 from agentenv.config import EnvironmentConfig
-from agentenv.errors import Cause
+from agentenv.errors import Cause, ConfigError, Problem
 from agentenv.fleet.context import RunContext
-from agentenv.fleet.manifest import build_manifest
+from agentenv.fleet.manifest import build_manifest, continued, unlike_before
 from agentenv.fleet.progress import EnvState, Progress
-from agentenv.fleet.rundir import RunDir
+from agentenv.fleet.resuming import Resumption, write_resume_point
+from agentenv.fleet.rundir import RunDir, read_object
 from agentenv.fleet.summary import Summary
+from agentenv.fleet.trace import DEFAULT_MB, TraceWriter
 from agentenv.telemetry.events import EventLog
 from agentenv.telemetry.records import RecordWriter
+from agentenv.telemetry.syncing import Syncer
 
 logger = logging.getLogger("agentenv.fleet")
 
@@ -28,35 +34,58 @@ class Paperwork:
         events: What happened.
     """
 
-    def __init__(self, context: RunContext, run: RunDir, argv: Sequence[str]) -> None:
+    def __init__(
+        self, context: RunContext, run: RunDir, argv: Sequence[str], resumption: Resumption | None = None
+    ) -> None:
+        """Take the folder, which nobody else may write to until ``close``.
+
+        Args:
+            context: The run's.
+            run: Its folder.
+            argv: The command line.
+            resumption: What an earlier process left, where its run goes on.
+
+        Raises:
+            ConfigError: Another process has the folder.
+        """
+        lock = run.lock()
+        if lock is None:
+            message = "expected a run that was interrupted, another process is writing to this one"
+            raise ConfigError([Problem("--resume", run.path.name, message, "wait for it, or end it")])
+        self._lock: int | None = lock
         self.events = EventLog(run.events)
+        self._syncer = Syncer()
+        self._resumption = resumption
         self._context = context
         self._run = run
         self._argv = argv
         self._started_unix = time.time()
 
     def open(self, environments: Iterable[EnvironmentConfig]) -> None:
-        """Write the resolved configuration and the manifest.
+        """Write the resolved configuration and the manifest, or continue those of the run that is resumed.
 
         Raises:
             ResourceLimit: The disk is full.
         """
         context, config = self._context, self._context.config
         listed = list(environments)
-        self._run.write_config(config.to_toml())
-        self._run.write_manifest(
-            build_manifest(
-                run_id=context.run_id,
-                runtime=context.runtime_name,
-                limits=context.runtime.limits(),
-                root_seed=context.seeds.root,
-                seeds={e.id: context.seeds.environment(e.id, seed=e.seed) for e in listed if e.command is None},
-                config_dir=config.base_dir,
-                config_digest=config.digest(),
-                argv=self._argv,
-                packages=_distributions(listed),
-            )
+        manifest = build_manifest(
+            run_id=context.run_id,
+            runtime=context.runtime_name,
+            limits=context.runtime.limits(),
+            root_seed=context.seeds.root,
+            seeds={e.id: context.seeds.environment(e.id, seed=e.seed) for e in listed if e.command is None},
+            config_dir=config.base_dir,
+            config_digest=config.digest(),
+            argv=self._argv,
+            packages=_distributions(listed),
         )
+        if self._resumption is None:
+            self._run.write_config(config.to_toml())
+            self._run.write_manifest(manifest)
+            write_resume_point(self._run, config, read_object(self._run.manifest) or manifest, Path.cwd())
+        else:
+            self._continue(self._resumption, manifest)
         self.events.emit(
             "run_started",
             level=logging.DEBUG,
@@ -71,7 +100,36 @@ class Paperwork:
 
     def records(self, env_id: str) -> RecordWriter:
         """Where an environment's episodes are recorded."""
-        return RecordWriter(self._run.environment(env_id).episodes)
+        return _Synced(self._run.environment(env_id).episodes, self._syncer)
+
+    def tracing(
+        self, environment: EnvironmentConfig, trace_end: int | None
+    ) -> Callable[[tuple[str, ...], int], TraceWriter]:
+        """Opens an environment's trace.
+
+        Args:
+            environment: Its configuration.
+            trace_end: Where an earlier process's whole chunks end, or None.
+        """
+        place = self._run.environment(environment.id)
+        limit_mb = float(getattr(environment, "trace_mb", DEFAULT_MB))
+
+        def opened(names: tuple[str, ...], action_bytes: int) -> TraceWriter:
+            return TraceWriter(
+                place.trace,
+                names=names,
+                action_bytes=action_bytes,
+                limit_mb=limit_mb,
+                syncer=self._syncer,
+                resume_at=trace_end,
+            )
+
+        return opened
+
+    def notice(self, env_id: str, kind: str, text: str) -> None:
+        """Something unusual happened to an environment, which goes on."""
+        self.events.emit(kind, env_id, level=logging.DEBUG, detail=text)
+        logger.warning("%s: %s", env_id, text)
 
     def report(self, env_id: str, cause: Cause, text: str) -> None:
         """An environment failed."""
@@ -95,6 +153,7 @@ class Paperwork:
         if progress.exit_code is not None:
             fields["exit_code"] = progress.exit_code
         self.events.emit(f"env_{progress.state.value}", progress.env_id, level=level, **fields)
+        self._syncer.touch(self._run.events)
 
     def stopping(self, number: int | None) -> None:
         """The first signal came."""
@@ -136,8 +195,40 @@ class Paperwork:
         return summary
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files and let go of the folder. Idempotent."""
+        self._syncer.touch(self._run.events)
+        self._syncer.close()
         self.events.close()
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            os.close(lock)
+
+    def _continue(self, resumption: Resumption, now: dict[str, Any]) -> None:
+        for warning in (*resumption.warnings, *unlike_before(resumption.manifest, now)):
+            logger.warning("%s", warning)
+        self._run.take_over(continued(resumption.manifest, now))
+        if not self._run.config.is_file():
+            self._run.write_config(resumption.config.to_toml())
+        for env_id, standing in resumption.standings.items():
+            if standing.lost:
+                with self.records(env_id) as records:
+                    for record in standing.lost:
+                        records.append(record)
+        ended = sum(standing.state is not None for standing in resumption.standings.values())
+        self.events.emit("run_resumed", environments=len(resumption.standings), ended=ended)
+
+
+class _Synced(RecordWriter):
+    """Records that reach the disk a second later at most."""
+
+    def __init__(self, path: Path, syncer: Syncer) -> None:
+        super().__init__(path)
+        self._syncer = syncer
+
+    def append(self, record: Mapping[str, Any]) -> bool:
+        written = super().append(record)
+        self._syncer.touch(self.path)
+        return written
 
 
 def describe_isolation(context: RunContext) -> tuple[str, list[str]]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from agentenv.config import Config
+from agentenv.config import Config, EnvironmentConfig
 from agentenv.errors import ResourceLimit, RuntimeUnavailable, SandboxError
 from agentenv.fleet.admission import Machine
 from agentenv.fleet.bells import Bells, Running
@@ -26,8 +27,10 @@ from agentenv.fleet.paperwork import Paperwork
 from agentenv.fleet.player import Player
 from agentenv.fleet.policies import PolicyError, find_policies
 from agentenv.fleet.program import Program
-from agentenv.fleet.progress import EnvState, Outcome
+from agentenv.fleet.progress import EnvState, Outcome, Progress
 from agentenv.fleet.reported import READ_ONLY, READ_ONLY_HINT
+from agentenv.fleet.resumed import ResumedContext
+from agentenv.fleet.resuming import Resumption
 from agentenv.fleet.roster import Roster
 from agentenv.fleet.spills import Spills
 from agentenv.fleet.summary import Summary
@@ -48,7 +51,12 @@ class Play:
     """
 
     def __init__(
-        self, config: Config, *, argv: Sequence[str] = (), on_tick: Callable[[Play], None] = lambda _play: None
+        self,
+        config: Config,
+        *,
+        argv: Sequence[str] = (),
+        on_tick: Callable[[Play], None] = lambda _play: None,
+        resumption: Resumption | None = None,
     ) -> None:
         """Check everything that can be checked before anything is started.
 
@@ -56,6 +64,7 @@ class Play:
             config: The configuration.
             argv: The command line, for the manifest.
             on_tick: Called a few times a second, in the thread that plays.
+            resumption: The run to go on with, whose configuration ``config`` then is; None begins a new one.
 
         Raises:
             ConfigError: A policy cannot be imported.
@@ -65,10 +74,18 @@ class Play:
         self._argv = argv
         self._on_tick = on_tick
         self._machine = Machine.measure()
-        self._roster = Roster(config.expand(), self._machine, config.global_.max_parallel_envs)
+        self._resumption = resumption
+        self._standings = {} if resumption is None else resumption.standings
+        everybody = config.expand()
+        self._roster = Roster(
+            [e for e in everybody if e.id not in self._standings or self._standings[e.id].state is None],
+            self._machine,
+            config.global_.max_parallel_envs,
+        )
+        self._everybody = everybody
         self._warn_of_cores()
         self._policies = find_policies(self._roster.environments.values(), config.base_dir)
-        self.progress = self._roster.progress
+        self.progress = {e.id: self._progress_of(e) for e in everybody}
         self.run_dir: Path | None = None
         self._stopping = False
         self._ready: float | None = None
@@ -85,18 +102,28 @@ class Play:
         with Interrupts() as interrupts:
             self._interrupts = interrupts
             opened = time.monotonic()
-            self._context = RunContext(self.config, list(self._roster.environments.values()), record=True)
+            if self._resumption is None:
+                self._context = RunContext(self.config, self._everybody, record=True)
+            else:
+                self._context = ResumedContext(self.config, self._everybody, self._resumption.run)
             run = self._context.run
             assert run is not None  # it was asked to record
             self.run_dir = run.path
             self._births = Births(self._context, interrupts.wake.set)
             self._spills = Spills(interrupts.wake.set)
             self._bells = Bells(interrupts.wake)
-            self._papers = Paperwork(self._context, run, self._argv)
+            try:
+                self._papers = Paperwork(self._context, run, self._argv, self._resumption)
+            except BaseException:
+                self._context.close()
+                self._births.close()
+                self._spills.close()
+                self._bells.close()
+                raise
             try:
                 try:
                     self._births.start(self._roster.admit())
-                    self._papers.open(self._roster.environments.values())
+                    self._papers.open(self._everybody)
                     interrupts.may_raise = True
                     self._loop()
                     interrupts.may_raise = False
@@ -157,8 +184,19 @@ class Play:
             return
         records = self._papers.records(environment.id)
         try:
-            policy = self._policies[environment.policy]
-            player = Player(held, environment, policy, self._context.seeds, records, progress)
+            standing = self._standings.get(environment.id)
+            beginning = None if standing is None else standing.beginning
+            player = Player(
+                held,
+                environment,
+                self._policies[environment.policy],
+                self._context.seeds,
+                records,
+                progress,
+                tracing=self._papers.tracing(environment, None if beginning is None else beginning.trace_end),
+                beginning=beginning,
+                notice=partial(self._papers.notice, environment.id),
+            )
         except PolicyError as error:
             records.close()
             self._fail(environment.id, error)
@@ -238,6 +276,17 @@ class Play:
             for running in self._bells:
                 running.progress.observe(running.sandbox.usage())
         self._on_tick(self)
+
+    def _progress_of(self, environment: EnvironmentConfig) -> Progress:
+        progress = self._roster.progress.get(environment.id)
+        if progress is None:
+            progress = Progress(environment.id, 0 if environment.command else environment.episodes)
+            if environment.command and self._resumption is not None:
+                out = f"environments/{environment.id}/out"
+                progress.out = out if (self._resumption.run.path / out).is_dir() else None
+        if environment.id in self._standings:
+            self._standings[environment.id].fill(progress)
+        return progress
 
     def _warn_of_cores(self) -> None:
         cpus = self._machine.cpus

@@ -3,6 +3,9 @@
 ``begin`` and ``proceed`` ask and return; the answer is announced by ``bell`` becoming readable, and somebody else
 sleeps on the bells of all players. Who is slow or hung therefore holds up nobody. Deaths and deadlines are noticed
 by the run's watch, which rings the bell too.
+
+Every answer is noted in the environment's trace. Where a run goes on after its process died, the recorded part of the
+unfinished episode is followed first: see ``agentenv.fleet.following``.
 """
 
 from __future__ import annotations
@@ -12,13 +15,20 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from agentenv.config import EnvironmentConfig
 from agentenv.errors import InvalidAction, SandboxError
 from agentenv.fleet.answers import Answer
+from agentenv.fleet.digests import Digester
 from agentenv.fleet.fleet import Fleet
-from agentenv.fleet.policies import Policy, PolicyError, make_policy
+from agentenv.fleet.following import Following
+from agentenv.fleet.policies import PolicyError, make_actor
+from agentenv.fleet.policy_state import PolicyState
 from agentenv.fleet.progress import Outcome, Progress
+from agentenv.fleet.resuming import Beginning
 from agentenv.fleet.seeds import Seeds
+from agentenv.fleet.trace import TraceWriter
 from agentenv.sandbox.contract import Sandbox
 from agentenv.telemetry.records import RecordWriter
 from agentenv.wire.batch import ActionCheck
@@ -45,6 +55,10 @@ class Player:
         seeds: Seeds,
         records: RecordWriter,
         progress: Progress,
+        *,
+        tracing: Callable[[tuple[str, ...], int], TraceWriter],
+        beginning: Beginning | None = None,
+        notice: Callable[[str, str], None] = lambda _kind, _text: None,
     ) -> None:
         """Take over an environment that is ready.
 
@@ -55,6 +69,9 @@ class Player:
             seeds: The run's.
             records: Takes a record an episode; owned from here on.
             progress: To keep up to date.
+            tracing: Opens the trace, from the names of the observation's parts and the bytes of an action.
+            beginning: Where an earlier process left off; None to begin at the first episode.
+            notice: Called with the kind of an event and a sentence, when something unusual happens.
 
         Raises:
             PolicyError: The policy cannot be made.
@@ -70,7 +87,8 @@ class Player:
         self._seed, self._length, self._return, self._started = 0, 0, 0.0, 0.0
         self._status, self._answer = 0, _NOTHING
         space = fleet.single_action_space
-        self._act: Policy | None = make_policy(
+        self._space, self._notice = space, notice
+        self._act = make_actor(
             policy,
             fleet.single_observation_space,
             space,
@@ -82,8 +100,17 @@ class Player:
         self._check = ActionCheck(space, environment.invalid_action).apply_one
         self._variable_action = actions.variable
         memory = fleet.channel.arena.bytes
-        self._write = Writer(actions, memory[fleet.slot.action :]).write
+        # Written here first: what is noted must be what was decided, and the slot is the guest's as well.
+        self._action = np.zeros(actions.nbytes, np.uint8)
+        self._slot_action = memory[fleet.slot.action : fleet.slot.action + actions.nbytes]
+        self._write = Writer(actions, self._action).write
         self._read: Callable[[Sequence[object]], Any] = Reader(observations, memory[fleet.slot.observation :]).read
+        self._digester = Digester(observations, memory[fleet.slot.observation :])
+        self._taken = self._none_taken = (bytes(actions.nbytes), b"")
+        self._policy_state = PolicyState(self._act if isinstance(policy, type) else None, space)
+        self._trace = tracing(self._digester.names, actions.nbytes)
+        self._beginning, self._attempt, self._restarted = beginning, 0, ""
+        self._following: Following | None = None
         self._channel = fleet.channel
         group = fleet.channel.groups[0]
         assert group is not None  # a fleet has attached all its groups
@@ -100,7 +127,10 @@ class Player:
         return self._group.done.reader
 
     def begin(self) -> None:
-        """Ask for the first episode."""
+        """Ask for the first episode, or for the one an earlier process left off in."""
+        if self._beginning is not None:
+            self._take_up(self._beginning)
+        self._remembered = self._policy_state.capture()
         self._reset()
 
     def rung(self) -> bool:
@@ -127,10 +157,20 @@ class Player:
         Raises:
             PolicyError: The policy raised or its action does not fit.
         """
+        reward = float(self._channel.rewards[0]) if self._stepping else 0.0
+        step = self._digester.read(reward, self._status, self._answer.info, self._answer.observation)
+        if self._following is None:
+            self._trace.add(*self._taken, step)
+        elif reason := self._following.answer(step):
+            self.begin_again(reason)
+            return True
+        else:
+            self._trace.follow(*self._following.last())
+            self._look_up()
         if self._stepping:
             self.progress.steps += 1
             self._length += 1
-            self._return += float(self._channel.rewards[0])
+            self._return += reward
             if self._status & (Flag.TERMINATED | Flag.TRUNCATED):
                 self._finish(Outcome.TERMINATED if self._status & Flag.TERMINATED else Outcome.TRUNCATED)
                 if self.progress.episodes >= self._environment.episodes or self._stopping:
@@ -143,6 +183,20 @@ class Player:
         self._step(self._answer)
         return True
 
+    def begin_again(self, reason: str) -> None:
+        """Begin the episode that is going on once more, from its reset; it is marked, and its first part not counted.
+
+        Args:
+            reason: Why, in words.
+        """
+        self._notice("episode_restarted", f"episode {self.progress.episodes} begins again: {reason}")
+        self._trace.flush()
+        self.progress.steps -= self._length
+        self._following, self._attempt, self._restarted = None, self._attempt + 1, reason
+        if self._remembered:
+            self._policy_state.restore(self._remembered)
+        self._reset()
+
     def stop(self) -> None:
         """End after the current step."""
         self._stopping = True
@@ -152,6 +206,7 @@ class Player:
         if self._in_episode:
             self._finish(outcome)
         self._records.close()
+        self._trace.close()
 
     def _reset(self) -> None:
         self._seed = self._seeds.environment(
@@ -160,11 +215,13 @@ class Player:
         self._return, self._length = 0.0, 0
         self._started = time.monotonic()
         self._stepping, self._in_episode = False, True
+        self._taken = self._none_taken
+        self._trace.begin(self.progress.episodes, self._seed, attempt=self._attempt)
         self._post(Op.RESET, [encode([self._seed, None])], self._environment.reset_timeout_s)
 
     def _step(self, answer: Answer) -> None:
         try:
-            action = self._sample() if self._act is None else self._act(self._read(answer.observation))
+            action = self._sample() if self._act is None else self._act(self._read(answer.observation), self._space)
         except SandboxError:
             raise
         except (Exception, SystemExit) as error:
@@ -173,26 +230,65 @@ class Player:
             variable = self._write(self._check(action))
         except (InvalidAction, ValueError, TypeError) as error:
             raise PolicyError(f"the policy's action does not fit: {error}") from error
+        taken = (self._action.tobytes(), encode(variable) if self._variable_action else b"")
+        if self._following is not None and (reason := self._following.action(*taken)):
+            self.begin_again(reason)
+            return
+        self._taken = taken
+        self._slot_action[:] = self._action
         self._stepping = True
-        self._post(Op.STEP, [encode(variable)] if self._variable_action else None, self._environment.step_timeout_s)
+        self._post(Op.STEP, [taken[1]] if self._variable_action else None, self._environment.step_timeout_s)
 
     def _post(self, op: Op, payloads: list[bytes] | None, timeout_s: float) -> None:
         self._channel.post(op, None, payloads, timeout_s=timeout_s)
 
+    def _take_up(self, beginning: Beginning) -> None:
+        """Be where the earlier process was when the unfinished episode began."""
+        restored = beginning.policy_state is not None and self._policy_state.restore(beginning.policy_state)
+        draws = beginning.draws if restored else beginning.all_draws
+        if self._act is None:
+            for _ in range(draws):
+                self._sample()
+        elif draws or (self._policy_state.gap and self.progress.episodes):
+            gap = self._policy_state.gap or "what it remembered was not recorded"
+            self._notice("policy_new", f"the policy begins episode {self.progress.episodes} as a new one: {gap}")
+        self._attempt = beginning.attempt
+        self._restarted = "when the run was resumed before" if beginning.attempt else ""
+        rows = beginning.rows
+        if rows is not None and len(rows):
+            self._following = Following(self._digester.names, rows)
+
+    def _look_up(self) -> None:
+        """Stop following where nothing more is recorded."""
+        following = self._following
+        if following is not None and following.over:
+            self._following = None
+            if following.noted:
+                self._notice("info_differs", following.noted)
+
     def _finish(self, outcome: Outcome) -> None:
         self._in_episode = False
-        self._records.append(
-            {
-                "env_id": self._environment.id,
-                "episode": self.progress.episodes,
-                "seed": self._seed,
-                "return": self._return,
-                "length": self._length,
-                "duration_s": round(time.monotonic() - self._started, 6),
-                "outcome": outcome.value,
-            }
-        )
-        if outcome in (Outcome.TERMINATED, Outcome.TRUNCATED):
+        whole = outcome in (Outcome.TERMINATED, Outcome.TRUNCATED)
+        if whole:
+            self._remembered = self._policy_state.capture()
+            self._trace.end(outcome.value, self._remembered)
+        else:
+            self._trace.flush()
+        record = {
+            "env_id": self._environment.id,
+            "episode": self.progress.episodes,
+            "seed": self._seed,
+            "return": self._return,
+            "length": self._length,
+            "duration_s": round(time.monotonic() - self._started, 6),
+            "outcome": outcome.value,
+            "digest": self._trace.chain,
+        }
+        if self._restarted:
+            record |= {"attempt": self._attempt, "restarted": self._restarted}
+        self._records.append(record)
+        if whole:
+            self._attempt, self._restarted = 0, ""
             self.progress.episodes += 1
             self.progress.returns.append(self._return)
             self.progress.lengths += self._length

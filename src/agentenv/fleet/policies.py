@@ -97,7 +97,20 @@ def make_policy(
     seed: int,
     action_seed: int,
 ) -> Policy | None:
-    """The policy of one environment.
+    """The policy of one environment, as a function of the observation alone; see ``make_actor``."""
+    actor = make_actor(found, observation_space, action_space, seed=seed, action_seed=action_seed)
+    return None if actor is None else lambda observation: actor(observation, action_space)
+
+
+def make_actor(
+    found: Callable[..., Any] | None,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    *,
+    seed: int,
+    action_seed: int,
+) -> Callable[..., Any] | None:
+    """What decides in one environment.
 
     Every policy is called with ``(observation, action_space)`` and returns an action. A class is instantiated first,
     once for each environment, with ``(observation_space, action_space, seed)``.
@@ -109,25 +122,22 @@ def make_policy(
         action_seed: For ``action_space.sample()``, whoever calls it.
 
     Returns:
-        The policy, or None for random actions, which need no observation.
+        The function or the instance, or None for random actions, which need no observation.
 
     Raises:
         PolicyError: The class raised.
     """
     action_space.seed(action_seed)
-    if found is None:
-        return None
-    policy: Callable[..., Any] = found
-    if isinstance(found, type):
-        try:
-            policy = found(observation_space, action_space, seed)
-        except Exception as error:
-            raise PolicyError(
-                f"making the policy raised {type(error).__name__}: {error}", traceback.format_exc()
-            ) from error
-        if not callable(policy):
-            raise PolicyError(f"the policy {found.__qualname__} has no __call__(observation, action_space)")
-    return lambda observation: policy(observation, action_space)
+    if found is None or not isinstance(found, type):
+        return found
+    try:
+        actor: Any = found(observation_space, action_space, seed)
+    except Exception as error:
+        text = f"making the policy raised {type(error).__name__}: {error}"
+        raise PolicyError(text, traceback.format_exc()) from error
+    if not callable(actor):
+        raise PolicyError(f"the policy {found.__qualname__} has no __call__(observation, action_space)")
+    return actor  # type: ignore[no-any-return]  # checked to be callable just above
 
 
 def _mistake(where: str, name: str, message: str, hint: str = "") -> ConfigError:

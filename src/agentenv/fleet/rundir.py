@@ -6,7 +6,8 @@
       events.jsonl           what happened
       summary.json           written last: a run with it is finished
       environments/agent_1/
-        stdout.log stderr.log episodes.jsonl out/
+        stdout.log stderr.log episodes.jsonl trace.bin out/
+      resume.0 resume.1      the same, checked, from which an interrupted run goes on
 
 Whole files are replaced atomically, records are appended, so a kill at any moment leaves a readable folder. Nothing
 here deletes anything.
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -68,6 +71,11 @@ class EnvDir:
     def episodes(self) -> Path:
         """One record an episode."""
         return self.path / "episodes.jsonl"
+
+    @property
+    def trace(self) -> Path:
+        """Actions and digests of every step; see ``agentenv.fleet.trace``."""
+        return self.path / "trace.bin"
 
     @property
     def out(self) -> Path:
@@ -150,6 +158,39 @@ class RunDir:
     def events(self) -> Path:
         """What happened."""
         return self.path / "events.jsonl"
+
+    @property
+    def resume(self) -> Path:
+        """What a run needs to go on, as two checked copies; see ``agentenv.fleet.checkpoints``."""
+        return self.path / "resume"
+
+    def lock(self) -> int | None:
+        """Hold the folder for this process, until the returned descriptor is closed; None if another one holds it.
+
+        The kernel lets go when the process ends, however it ends. Where a file system knows no locks, nobody holds it.
+        """
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except OSError:
+            pass
+        return fd
+
+    def take_over(self, manifest: Mapping[str, Any]) -> None:
+        """Makes this process the run's owner; a summary of the interrupted part is kept as ``summary.json.prev``.
+
+        Args:
+            manifest: All of ``manifest.json``, whose ``process`` is replaced.
+
+        Raises:
+            ResourceLimit: the disk is full.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self.summary, self.summary.with_name("summary.json.prev"))
+        write_atomic(self.manifest, to_json({**manifest, "process": Owner.current().as_record()}, indent=2) + b"\n")
 
     def write_config(self, text: str) -> None:
         """Writes ``config.toml``.

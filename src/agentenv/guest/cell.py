@@ -1,7 +1,7 @@
 """The first process of a cell: sets it up, starts the environment in a child, reaps, and reports how it ended.
 
 It is pid 1 where there is a pid namespace. It runs no code of the environment, is killed only together with the
-cell, and its last act is to kill whatever the environment left behind and to tell the host the exit status.
+cell, and its last act is to kill whatever the environment left behind.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import sys
 import traceback
 from typing import Any
 
-from agentenv.guest import confine, rlimits, seccomp
-from agentenv.guest.control import EXIT, EXIT_MAGIC, receive_message, send_message
+from agentenv.guest import confine, rlimits, seccomp, stacks
+from agentenv.guest.control import receive_message, send_message
+from agentenv.guest.keeper import Keeper
 
 
 def run(control: socket.socket, *, nested: bool, network: bool) -> None:
     """Wait for the host's settings, build the cell, run the environment in it to its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     send_message(control, {"hello": os.getpid()})
-    settings, fds = receive_message(control, max_fds=2)
-    stdout, stderr = fds
+    settings, fds = receive_message(control, max_fds=3)
+    stdout, stderr = fds[:2]
+    report = socket.socket(fileno=fds[2])
     try:
         if nested:
             _build_view(settings, network=network)
@@ -41,16 +43,19 @@ def run(control: socket.socket, *, nested: bool, network: bool) -> None:
     if settings["isolated"]:
         # Before the fork, so that there is no moment in which the environment could look into this process.
         confine.hide_memory()
+    keeper = Keeper(report)
     child = os.fork()
     if child == 0:
+        keeper.leave()
         _become_environment(control, settings, parent=parent, network=network)
     if settings["isolated"]:
         confine.drop_privileges()
     else:
-        signal.signal(signal.SIGTERM, lambda _number, _frame: os.kill(child, signal.SIGKILL))
-    status = _reap_until(child)
+        signal.signal(signal.SIGTERM, lambda _number, _frame: keeper.stop())
+    if not settings["command"]:
+        control.close()
+    keeper.keep(child)
     _kill_rest(child, everything=nested)
-    _report(control, status)
 
 
 def _build_view(settings: dict[str, Any], *, network: bool) -> None:
@@ -97,6 +102,7 @@ def _become_environment(control: socket.socket, settings: dict[str, Any], *, par
         else:
             from agentenv.guest import envhost
 
+            stacks.register()
             status = envhost.main(control, settings)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else (0 if end.code is None else 1)
@@ -117,17 +123,6 @@ def _execute(command: list[str]) -> None:
     except OSError as error:
         print(f"agentenv: cannot run {command[0]!r}: {error.strerror}", file=sys.stderr)
         os._exit(127 if error.errno == errno.ENOENT else 126)
-
-
-def _reap_until(child: int) -> int:
-    """Reap whatever ends until ``child`` has; returns its wait status."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, 0)
-        except InterruptedError:
-            continue
-        if pid == child:
-            return status
 
 
 def _kill_rest(child: int, *, everything: bool) -> None:
@@ -155,14 +150,3 @@ def _children() -> list[int]:
             return [int(pid) for pid in stream.read().split()]
     except OSError:
         return []
-
-
-def _report(control: socket.socket, status: int) -> None:
-    """Tell the host, without waiting: an environment that filled the socket loses its own exit status only."""
-    control.setblocking(False)
-    if os.WIFSIGNALED(status):
-        record = EXIT.pack(EXIT_MAGIC, 2, os.WTERMSIG(status), 0)
-    else:
-        record = EXIT.pack(EXIT_MAGIC, 1, os.WEXITSTATUS(status), 0)
-    with contextlib.suppress(OSError):
-        control.send(record)

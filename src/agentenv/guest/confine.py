@@ -36,28 +36,35 @@ def _check(result: int, what: str) -> None:
         raise OSError(code, f"{what}: {os.strerror(code)}")
 
 
-def clone(namespaces: int) -> int:
-    """Fork into new namespaces; returns 0 in the child, the child's pid in the parent.
+def clone(flags: int, *, tid_address: int = 0) -> int:
+    """Fork with flags such as those for new namespaces; returns 0 in the child, the child's pid in the parent.
 
-    Only for a single-threaded process. glibc's cached thread id is stale in the child, so the child must do
-    little itself and let an ordinary ``os.fork`` carry everything else.
+    Only for a single-threaded process. Without ``tid_address`` glibc's cached thread id is stale in the child, so the
+    child must do little itself and let an ordinary ``os.fork`` carry everything else.
+
+    Args:
+        flags: ``CLONE_*`` flags; none makes it ``os.fork``.
+        tid_address: Where the kernel is to write the child's thread id, with ``CLONE_CHILD_SETTID``.
 
     Raises:
         OSError: The kernel refuses (user namespaces disabled, limits).
     """
-    if namespaces == 0:
+    if flags == 0:
         return os.fork()
     number = _SYS_CLONE[os.uname().machine]
     raw = ctypes.PyDLL(None, use_errno=True)
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid: int = raw.syscall(number, ctypes.c_ulong(namespaces | 17), 0, 0, 0, 0)
+    tid = ctypes.c_ulong(tid_address)
+    # The last two arguments of clone(2) stand the other way round on aarch64.
+    last = (tid, ctypes.c_ulong(0)) if number == 56 else (ctypes.c_ulong(0), tid)
+    pid: int = raw.syscall(number, ctypes.c_ulong(flags | 17), 0, 0, *last)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0
     code = ctypes.get_errno()
     ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
-        raise OSError(code, f"clone into new namespaces: {os.strerror(code)}")
+        raise OSError(code, f"clone: {os.strerror(code)}")
     return pid
 
 

@@ -1,7 +1,7 @@
 """The control socket: length-prefixed JSON messages, with descriptors where the host passes some.
 
 It carries what happens a few times in a sandbox's life (set-up, spaces, attach) and the payloads too large for
-shared memory. It never carries a pickle, and the host never accepts a descriptor from a guest.
+shared memory. The host never accepts a descriptor from a guest.
 """
 
 from __future__ import annotations
@@ -17,20 +17,10 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 1 << 20
-EXIT = struct.Struct("<4sIiI")
-EXIT_MAGIC = b"\x00EXT"
 
 
 class ControlClosed(ConnectionError):
     """The other end of the control socket is gone."""
-
-
-class ExitReported(ControlClosed):
-    """Instead of a message came the report of how the sandbox ended; ``record`` is an ``EXIT`` structure."""
-
-    def __init__(self, record: bytes) -> None:
-        self.record = record
-        super().__init__("it ended")
 
 
 def send_message(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
@@ -96,7 +86,7 @@ def receive_message(
         deadline: See ``receive_exactly``; only without descriptors.
 
     Raises:
-        ControlClosed: The other end is gone (``ExitReported``: and said how it ended).
+        ControlClosed: The other end is gone.
         TimeoutError: The message was not complete by the deadline.
         ValueError: What came is not a message.
     """
@@ -115,8 +105,6 @@ def receive_message(
             os.set_inheritable(fd, False)
     else:
         head = receive_exactly(sock, _LENGTH.size, deadline=deadline)
-    if head == EXIT_MAGIC:  # as a length it would be far beyond the limit
-        raise ExitReported(head + receive_exactly(sock, EXIT.size - len(head), deadline=deadline))
     (length,) = _LENGTH.unpack(head)
     if length > MAX_MESSAGE:
         raise ValueError(f"a control message of {length} bytes; at most {MAX_MESSAGE} are accepted")

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import random
 import socket
 from typing import Any
 
-import numpy as np
-
 from agentenv.guest.control import receive_message, send_message
 from agentenv.guest.failure import failure
+from agentenv.guest.family import Family, Reborn
 from agentenv.guest.maker import make_environment
+from agentenv.guest.seeding import reseed, seed_globals, seed_unseeded
 from agentenv.guest.served import Served
 from agentenv.wire import slot
 from agentenv.wire.slot import SlotLayout
@@ -32,28 +31,54 @@ def main(control: socket.socket, settings: dict[str, Any]) -> int:
     try:
         environments = []
         for description in settings["envs"]:
-            _seed_globals(description["global_seed"])
+            seed_globals(description["global_seed"])
             environments.append(make_environment(description))
+            seed_unseeded(environments[-1], description["global_seed"])
         send_message(control, {"ready": [_introduce(env) for env in environments]})
     except Exception as error:
         send_message(control, {"error": failure(error)})
         return 0
     attach, fds = receive_message(control, max_fds=3)
+    ended = [False] * len(environments)
+    while True:
+        try:
+            _live(environments, ended, control, attach, fds)
+        except Reborn as reborn:
+            attach, fds = reborn.attach, reborn.fds[1:]
+            control = socket.socket(fileno=reborn.fds[0])
+            send_message(control, {"hello": os.getpid()})
+            for env in environments if attach["reseed"] is not None else ():
+                reseed(env, attach["reseed"])
+        else:
+            return 0
+
+
+def _live(
+    environments: list[Any], ended: list[bool], control: socket.socket, attach: dict[str, Any], fds: list[int]
+) -> None:
+    """Serve until told to stop.
+
+    Raises:
+        Reborn: This is a copy that serves anew; ``ended`` then says which episodes were over.
+    """
     memory, wake, done = fds
     layout = SlotLayout(**attach["layout"])
-    count = len(environments)
-    shared = mmap.mmap(memory, count * layout.size)
+    shared = mmap.mmap(memory, len(environments) * layout.size)
     os.close(memory)
+    family = Family(control, (wake, done))
     served = [
-        Served(env, memoryview(shared)[i * layout.size : (i + 1) * layout.size], layout, attach, control)
+        Served(env, memoryview(shared)[i * layout.size : (i + 1) * layout.size], layout, attach, control, family.copy)
         for i, env in enumerate(environments)
     ]
+    for one, over in zip(served, ended, strict=True):
+        one.ended = over
     try:
         _serve(served, memoryview(shared)[: slot.HEADER].cast("Q"), wake, done, Spin(attach["spin_us"]))
-    finally:
-        for one in served:
-            one.close()
-    return 0
+    except Reborn:
+        ended[:] = [one.ended for one in served]
+        raise
+    for one in served:
+        one.close()
 
 
 def _serve(served: list[Served], header: memoryview, wake: int, done: int, spin: Spin) -> None:
@@ -79,13 +104,6 @@ def _serve(served: list[Served], header: memoryview, wake: int, done: int, spin:
         for one in served:
             if one.spill is not None:
                 one.send_spill()
-
-
-def _seed_globals(seed: int | None) -> None:
-    """Give this process its own global random state: a forked one would share it with its siblings."""
-    value = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-    random.seed(value)
-    np.random.seed(value % (1 << 32))
 
 
 def _introduce(env: Any) -> dict[str, Any]:

@@ -9,12 +9,18 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
+from zlib import crc32
 
 import numpy as np
+from gymnasium.wrappers import RecordEpisodeStatistics
 
+from agentenv.guest.capture import Capture, Unfit
 from agentenv.guest.failure import failure
+from agentenv.guest.seeding import reseed
 from agentenv.wire import slot
+from agentenv.wire.digest import make_digest
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.likeness import is_plain, is_read_back
 from agentenv.wire.slot import Flag, Op, SlotLayout
@@ -40,8 +46,20 @@ class Served:
         layout: SlotLayout,
         attach: dict[str, Any],
         control: socket.socket,
+        copy: Callable[[], list[Any]],
     ) -> None:
+        """Serve one slot.
+
+        Args:
+            env: The environment.
+            memory: The slot.
+            layout: Where everything lies in it.
+            attach: The attach message.
+            control: Carries payloads that do not fit.
+            copy: Forks the process; see ``guest.family``.
+        """
         self.env = env
+        self.ended = False
         self.spill: bytes | None = None
         self._control = control
         self._memory = memory
@@ -55,16 +73,29 @@ class Served:
         array = np.frombuffer(memory, dtype=np.uint8)
         sampled = {"numpy_scalars": True, "keep_zero_d": not attach["batched"]}
         read_action = Reader(actions, array[layout.action :], **sampled).read
+        self._variable_action = actions.variable
         self._read_action = read_action if not actions.variable else lambda: read_action(self._request())
         self._write_observation = Writer(observations, array[layout.observation :]).write
         self._write_final = Writer(observations, array[layout.final :]).write
-        self._ended = False
+        self._observation_digest = make_digest(array[layout.observation : layout.observation + observations.nbytes])
+        self._final_digest = make_digest(array[layout.final : layout.final + observations.nbytes])
+        self._action_bytes = actions.nbytes
+        self._start = 0  # what the digest of this answer starts from: the payload's
+        self._replayed: bytes | None = None
+        self._capture: Capture | None = None
+        self._unfit = ""
+        self._timed = _reports_times(env)
         self._handlers = {
             Op.RESET: self._reset,
             Op.RENDER: self._render,
             Op.CALL: self._call,
             Op.SET: self._set,
             Op.LOOK: self._look,
+            Op.CAPTURE: self._give_state,
+            Op.LOAD: self._take_state,
+            Op.REPLAY: self._replay,
+            Op.COPY: lambda _request: self._answer(Flag.VALUE, copy()),
+            Op.CUT: self._cut,
         }
         self.serve = self._compile()
 
@@ -88,8 +119,8 @@ class Served:
     def _compile(self) -> Callable[[], bool]:
         """The step path as one function over local names: it runs tens of thousands of times a second."""
         words, floats = self._words, self._floats
-        op_at, status_at, reward_at = slot.OP // 8, slot.STATUS // 8, slot.REWARD // 8
-        step, write_observation = self.env.step, self._write_observation
+        op_at, status_at, reward_at, digest_at = slot.OP // 8, slot.STATUS // 8, slot.REWARD // 8, slot.DIGEST // 8
+        step, write_observation, digest = self.env.step, self._write_observation, self._observation_digest
         read_action: Callable[[], Any] = self._read_action
         step_op, close_op = int(Op.STEP), int(Op.CLOSE)
 
@@ -98,19 +129,23 @@ class Served:
                 op = words[op_at]
                 if op == step_op:
                     action = read_action()
-                    if self._ended and self._next_step:
+                    if self.ended and self._next_step:
                         self._restart()
+                        words[digest_at] = digest(self._start)
                         return True
                     observation, reward, terminated, truncated, info = step(action)
                     floats[reward_at] = reward if type(reward) is float else _scalar(reward)
                     if terminated or truncated:
                         self._end(observation, terminated, truncated, info)
+                        words[digest_at] = digest(self._start)
                         return True
                     variable = write_observation(observation)
                     if info or variable:
                         self._publish(variable, info, 0)
+                        words[digest_at] = digest(self._start)
                     else:
                         words[status_at] = 0
+                        words[digest_at] = digest(0)
                 elif op in (Op.EAGER, Op.PATIENT):
                     os.sched_setscheduler(0, os.SCHED_BATCH if op == Op.PATIENT else os.SCHED_OTHER, os.sched_param(0))
                     words[status_at] = 0
@@ -119,15 +154,17 @@ class Served:
                     return False
                 else:
                     self._handlers[Op(op)](self._request())
+                    words[digest_at] = digest(self._start)
             except Exception as error:
                 self._answer(Flag.ERROR, failure(error))
+                words[digest_at] = digest(0)  # a traceback may name addresses
             return True
 
         return serve
 
     def _restart(self) -> None:
         """The step after the last one, where autoreset is on the next step: the action is not used."""
-        self._ended = False
+        self.ended = False
         observation, info = self.env.reset()
         self._floats[slot.REWARD // 8] = 0.0
         self._publish(self._write_observation(observation), info, 0)
@@ -137,16 +174,18 @@ class Served:
         flags = (int(Flag.TERMINATED) if terminated else 0) | (int(Flag.TRUNCATED) if truncated else 0)
         if not self._same_step:
             variable = self._write_observation(observation)
-            self._ended = True
+            self.ended = True
             self._publish(variable, info, flags)
             return
         # Stored before reset(), which may reuse the environment's own buffer and dict.
         final_variable = self._write_final(observation)
         raw = None if is_read_back(self._root, observation) or not is_plain(self._root, observation) else [observation]
         final = encode([_as_info(info), final_variable, raw])
+        lasting = self._final_digest(crc32(self._lasting(final, [_as_info(info), final_variable, raw])))
         observation, info = self.env.reset()
         variable = self._write_observation(observation)
         self._answer(flags | Flag.RECORD | Flag.FINAL, [_as_info(info), variable, final])
+        self._start = crc32(encode([_as_info(info), variable, lasting]))
 
     def _publish(self, variable: list[object], info: dict[str, Any], flags: int) -> None:
         if variable:
@@ -154,11 +193,12 @@ class Served:
         elif info:
             self._answer(flags | Flag.INFO, _as_info(info))
         else:
+            self._start = 0
             self._words[slot.STATUS // 8] = flags
 
     def _reset(self, request: Any) -> None:
         seed, options = request
-        self._ended = False
+        self.ended = False
         self._floats[slot.REWARD // 8] = 0.0
         observation, info = self.env.reset(seed=seed, options=options)
         self._publish(self._write_observation(observation), info, 0)
@@ -190,7 +230,65 @@ class Served:
             setattr(self.env, name, value)
         self._answer(Flag.VALUE, None)
 
+    def _give_state(self, proof: bool) -> None:
+        began = perf_counter()
+        try:
+            if self._unfit:
+                raise Unfit(self._unfit)
+            if self._capture is None:
+                self._capture = Capture(self.env)
+            data = self._capture.dump(self.ended)
+            while proof and (wrong := self._capture.proven(self.env, data, self.ended)):
+                if not self._capture.fall_back():
+                    raise Unfit(f"a restored copy goes on differently: {wrong}")
+                data = self._capture.dump(self.ended)
+        except Unfit as error:
+            self._unfit = str(error)
+            self._answer(Flag.VALUE, ["no", self._unfit])
+            return
+        if proof:
+            began = perf_counter()
+            data = self._capture.dump(self.ended)
+        self._answer(Flag.VALUE, [self._capture.how, data, perf_counter() - began])
+
+    def _take_state(self, request: Any) -> None:
+        how, data, seed = request
+        if self._capture is None:
+            self._capture = Capture(self.env)
+        if self._capture.how != how:
+            self._capture.fall_back()
+        self.ended = self._capture.load(data)
+        if seed is not None:
+            reseed(self.env, seed)
+        self.serve = self._compile()  # restored attributes may hold another step()
+        self._answer(Flag.VALUE, None)
+
+    def _replay(self, request: Any) -> None:
+        words, outcomes, at = self._words, bytearray(), slot.OUTCOME
+        action, size, end = self._layout.action, self._action_bytes, slot.OUTCOME + 8 * slot.OUTCOME_WORDS
+        for op, count, data in request:
+            words[slot.OP // 8] = op
+            for number in range(count):
+                if op != Op.STEP:
+                    self._replayed = data
+                else:
+                    self._memory[action : action + size] = data[number * size : (number + 1) * size]
+                    if self._variable_action:
+                        self._replayed = data[size:]
+                self.serve()
+                self.spill = self._replayed = None
+                outcomes += self._memory[at:end]
+        self._answer(Flag.VALUE, bytes(outcomes))
+
+    def _cut(self, request: Any) -> None:
+        seed, info = request
+        self._floats[slot.REWARD // 8] = 0.0
+        observation, _ = self.env.reset(seed=seed)
+        self._end(observation, False, True, info)
+
     def _request(self) -> Any:
+        if self._replayed is not None:
+            return decode(self._replayed, max_bytes=_RECORD_LIMIT)
         length = self._words[slot.IN_LENGTH // 8]
         if length > self._layout.inbox_size:
             from agentenv.guest.control import receive_exactly
@@ -200,8 +298,13 @@ class Served:
             data = bytes(self._memory[self._layout.inbox : self._layout.inbox + length])
         return decode(data, max_bytes=_RECORD_LIMIT)
 
+    def _lasting(self, payload: bytes, value: Any) -> bytes:
+        """A payload as it counts for the digest."""
+        return encode(_without_time(value)) if self._timed else payload
+
     def _answer(self, flags: int, value: Any) -> None:
         payload = encode(value)
+        self._start = crc32(self._lasting(payload, value))
         length = len(payload)
         if length > self._max_bytes:
             raise ValueError(
@@ -217,6 +320,22 @@ class Served:
             outbox = self._layout.outbox
             self._memory[outbox : outbox + length] = payload
         words[slot.STATUS // 8] = int(flags)
+
+
+def _reports_times(env: Any) -> bool:
+    """Whether a wrapper puts how long an episode took into its last info, which no repetition takes as long."""
+    while env is not None:
+        if isinstance(env, RecordEpisodeStatistics):
+            return True
+        env = getattr(env, "__dict__", {}).get("env")
+    return False
+
+
+def _without_time(value: Any) -> Any:
+    """A payload's value without the seconds ``RecordEpisodeStatistics`` has measured."""
+    if isinstance(value, dict) and isinstance(value.get("episode"), dict):
+        return {**value, "episode": {key: item for key, item in value["episode"].items() if key != "t"}}
+    return [_without_time(item) for item in value] if isinstance(value, list) else value
 
 
 def _as_info(info: Any) -> dict[str, Any]:

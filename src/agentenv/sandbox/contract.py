@@ -14,7 +14,7 @@ environments or a command. The rules, for every driver:
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -184,34 +184,87 @@ class Output(Protocol):
         """Close what was taken for this sandbox."""
 
 
+class ParkedCopy(Protocol):
+    """A copy of an environment's process that waits to be copied in turn; it is part of its sandbox."""
+
+    def alive(self) -> bool:
+        """Whether it can be copied."""
+
+    def drop(self) -> None:
+        """End it. Idempotent."""
+
+
 class Sandbox(Protocol):
     """One running sandbox.
 
     Attributes:
         spec: What was asked.
         pid: Its first process, as the host numbers it.
-        pidfd: Becomes readable when that process ends.
+        pidfd: Becomes readable when it ends: the process of its environment, or the first one where it runs a command.
         control: The host's end of its control socket.
         introductions: For each environment: its spaces and metadata, as the guest described them (hostile data).
+        last_usage: What it had used when ``cause`` was found; None before, and where nothing counts it.
     """
 
     spec: SandboxSpec
     pid: int
-    pidfd: int
     control: socket.socket
     introductions: list[dict[str, Any]]
+    last_usage: Usage | None
+
+    @property
+    def pidfd(self) -> int: ...
 
     def attach(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Hand over shared memory and bells; the guest starts serving."""
 
     def alive(self) -> bool:
-        """Whether its first process still runs."""
+        """Whether it serves, or its command runs."""
 
     def kill(self, reason: Cause | None = None) -> None:
         """End it at once, with everything in it; ``reason`` is what ``cause`` will then say."""
 
     def cause(self) -> Cause:
         """Why it ended. Only for a sandbox that is not alive."""
+
+    def await_end(self, timeout_s: float) -> None:
+        """After the first sign that it has ended: wait until ``cause`` can say why."""
+
+    def order_park(self) -> ParkedCopy:
+        """Order the environment's process to fork a copy that waits. The order is carried out when it is asked next.
+
+        Raises:
+            ConnectionError, OSError: It is gone.
+        """
+
+    def settle(self, parked: Any) -> None:
+        """Take hold of the copy that was made; from now on the sandbox outlives its environment's process.
+
+        Raises:
+            ConnectionError, TimeoutError, OSError: The copy is gone.
+        """
+
+    def shelters(self, parked: Any) -> bool:
+        """Whether a parked copy lives in this sandbox."""
+
+    def renew_control(self) -> None:
+        """Make a new ``control`` for ``serve_from``."""
+
+    def serve_from(self, parked: Any, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Have a parked copy copied in place of the environment's process, and hand the copy shared memory and bells.
+
+        Raises:
+            RuntimeUnavailable: The parked copy is gone.
+        """
+
+    def branch(self, spec: SandboxSpec, copy: Callable[[], None]) -> Sandbox:
+        """A sandbox whose environment is forked from this one's, when it is attached; it shares everything else.
+
+        Args:
+            spec: As this one's, under another id.
+            copy: Called when the order to copy itself lies ready for the environment's process; asks it, and raises if
+                it refuses.
+        """
 
     def usage(self) -> Usage | None:
         """What it uses now, or None when it is gone."""

@@ -79,7 +79,8 @@ class Arena:
             {
                 "global": {"runtime": runtime},
                 "environments": [
-                    {"id": name, "env": SUBJECT, **LIMITS, **more} for name, more in zip(self.ids, extra, strict=True)
+                    {"id": name, "env": SUBJECT, "on_crash": "raise", **LIMITS, **more}
+                    for name, more in zip(self.ids, extra, strict=True)
                 ],
                 "bubblewrap": {"nested": nested},
             }

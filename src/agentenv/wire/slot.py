@@ -12,8 +12,9 @@ slot *i* can be mapped at ``base + i * size`` and a batch be read as one strided
     24    host        GROUP_TICKET (first slot of a sandbox only): another number for every wake-up
     64    guest       GROUP_DONE (first slot only): the last group ticket that was served completely
     72    guest       STATUS of the answer (Flag); 0 means a plain step in the middle of an episode, without info
-    80    guest       OUT_LENGTH: bytes of the answer's payload
-    88    guest       REWARD, float64
+    80    guest       REWARD, float64
+    88    guest       DIGEST of the observation and the payload (``wire.digest``)
+    96    guest       OUT_LENGTH: bytes of the answer's payload
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ PAGE = 4096
 _ALIGN = 64
 
 TICKET, OP, IN_LENGTH, GROUP_TICKET = 0, 8, 16, 24
-GROUP_DONE, STATUS, OUT_LENGTH, REWARD = 64, 72, 80, 88
+GROUP_DONE, STATUS, REWARD, DIGEST, OUT_LENGTH = 64, 72, 80, 88, 96
+OUTCOME = STATUS
+"""Where the three words begin that tell one answer from another: status, reward, digest."""
+OUTCOME_WORDS = 3
 HEADER = 128
 
 
@@ -45,6 +49,17 @@ class Op(IntEnum):
     """Be scheduled as a batch task from now on."""
     LOOK = 9
     """Say whether there is an attribute of a name: ["none"], ["callable"] or ["value", its value]."""
+    CAPTURE = 10
+    """Give the environment's state: ["state" or "pickle", bytes, seconds it took] or ["no", why not]."""
+    LOAD = 11
+    """Take on a state given before: [how, bytes, seed of new random streams or None]."""
+    REPLAY = 12
+    """Do again what was done before: a list of [op, count, bytes], the actions of ``count`` steps or one request's
+    payload. The answer is bytes: ``OUTCOME_WORDS`` words for each, as they were in the slot."""
+    COPY = 13
+    """Fork as the next message on the control socket says: ["ok", seconds] or ["no", why not]."""
+    CUT = 14
+    """Begin anew with a seed and answer as if a step had been truncated: [seed, info]."""
 
 
 class Flag(IntFlag):

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,18 +27,20 @@ from agentenv.errors import (
     SandboxDied,
     StepTimeout,
 )
-from agentenv.guest.control import EXIT, EXIT_MAGIC, ControlClosed, ExitReported, receive_message, send_message
-from agentenv.sandbox.cause import Exit, classify
+from agentenv.guest.control import ControlClosed, receive_message, send_message
 from agentenv.sandbox.contract import Output, SandboxSpec, Usage
+from agentenv.sandbox.runtimes._branch import Branch
 from agentenv.sandbox.runtimes._cgroup import Cgroup
+from agentenv.sandbox.runtimes._family import Worker
+from agentenv.sandbox.runtimes._report import Report
 from agentenv.sandbox.runtimes._sender import ask_for_credentials, sender_pid
+from agentenv.sandbox.runtimes._tenant import Household, Tenant, ended
 from agentenv.sandbox.runtimes._usage import descendants, read_usage
 
 _END_TIMEOUT_S = 10.0
-_MAX_LEFTOVER = 4 << 20
 
 
-class CellSandbox:
+class CellSandbox(Tenant):
     """See ``agentenv.sandbox.contract.Sandbox``."""
 
     def __init__(self, spec: SandboxSpec, output: Output, cgroup: Cgroup | None, *, gentle: bool) -> None:
@@ -52,25 +52,17 @@ class CellSandbox:
             cgroup: Limits to put it under; owned from here on.
             gentle: Ask its first process to clean up before killing it, where no pid namespace does it.
         """
-        self.spec = spec
-        self.pid = 0
-        self.pidfd = -1
-        self.introductions: list[dict[str, Any]] = []
-        self.end_shell: Callable[[], None] | None = None
-        self.on_destroyed: Callable[[], None] | None = None
-        self._output = output
-        self._cgroup = cgroup
-        self._gentle = gentle
-        self._reason: Cause | None = None
-        self._cause: Cause | None = None
-        self._destroyed = False
-        self._left = b""  # what came in place of a message
-        self._lock = threading.Lock()
         try:
-            self.control, self.guest_end = socket.socketpair()
-            ask_for_credentials(self.control)
+            super().__init__(spec, Household(spec.id, output, Report(), cgroup))
         except OSError as error:
             raise ResourceLimit(error.errno, f"cannot make a socket for {spec.id!r}: {error.strerror}") from error
+        self.pid = 0
+        self.end_shell: Callable[[], None] | None = None
+        self.on_destroyed: Callable[[], None] | None = None
+        self._gentle = gentle
+        self._destroyed = False
+        self._vacated = False
+        self._lock = threading.Lock()
 
     def hello(self, deadline: float) -> None:
         """Wait for the first process and take hold of it."""
@@ -83,7 +75,6 @@ class CellSandbox:
             raise self._late("starting") from None
         except (ControlClosed, ValueError, OSError) as error:
             raise self._lost_at_birth() from error
-        ask_for_credentials(self.control, False)
         if "failed" in message:
             raise RuntimeUnavailable(
                 f"sandbox {self.spec.id!r} cannot be made: {message['failed']}",
@@ -91,7 +82,7 @@ class CellSandbox:
                 " user.max_net_namespaces)",
             )
         try:
-            self.pidfd = os.pidfd_open(self.pid)
+            self._first = os.pidfd_open(self.pid)
         except ProcessLookupError:
             raise self._lost_at_birth() from None
         except OSError as error:
@@ -100,45 +91,49 @@ class CellSandbox:
     def admit(self, settings: Mapping[str, Any]) -> None:
         """Put the limits on, then let it go on with its settings."""
         try:
-            if self._cgroup is not None:
-                self._cgroup.add(self.pid)
+            if self._house.cgroup is not None:
+                self._house.cgroup.add(self.pid)
             out_reader, out_writer = os.pipe()
-            self._output.take(self.spec.id, "stdout", out_reader)
+            self._house.output.take(self.spec.id, "stdout", out_reader)
             err_reader, err_writer = os.pipe()
-            self._output.take(self.spec.id, "stderr", err_reader)
+            self._house.output.take(self.spec.id, "stderr", err_reader)
         except OSError as error:
             raise ResourceLimit(error.errno, f"cannot set up sandbox {self.spec.id!r}: {error}") from error
         try:
             self.control.settimeout(self.spec.start_timeout_s)
-            send_message(self.control, dict(settings), [out_writer, err_writer])
+            send_message(self.control, dict(settings), [out_writer, err_writer, self._house.report.theirs.fileno()])
         except (ControlClosed, OSError) as error:
             raise SandboxDied(
-                "ended while starting", env_id=self.spec.id, cause=self.cause(), output=self._tail()
+                "ended while starting", env_id=self.spec.id, cause=self.cause(), output=self._house.tail()
             ) from error
         finally:
             os.close(out_writer)
             os.close(err_writer)
+            self._house.report.theirs.close()
 
     def await_ready(self, deadline: float) -> None:
         """Wait until its environments are built; a command is ready at once."""
         if self.spec.command:
             return
         try:
+            self.control.settimeout(max(0.01, deadline - time.monotonic()))
+            pid = sender_pid(self.control)
             message, _ = receive_message(self.control, deadline=deadline)
         except TimeoutError:
             raise self._late("building its environment") from None
         except ControlClosed as error:
-            self._left = error.record if isinstance(error, ExitReported) else b""
+            self._await_own_end()
             self.kill()
             cause = self.cause()
             raise SandboxDied(
-                f"ended while building: {cause.detail}", env_id=self.spec.id, cause=cause, output=self._tail()
+                f"ended while building: {cause.detail}", env_id=self.spec.id, cause=cause, output=self._house.tail()
             ) from error
         except ValueError as error:
             cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"sent something that is not the protocol: {error}")
             self.kill(cause)
-            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._tail()) from error
+            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail()) from error
         self.control.settimeout(None)
+        ask_for_credentials(self.control, False)
         if "failed" in message:
             raise RuntimeUnavailable(f"sandbox {self.spec.id!r} cannot be made: {message['failed']}")
         error_texts = message.get("error")
@@ -150,7 +145,7 @@ class CellSandbox:
                 type_name=name,
                 message=text,
                 traceback_text=trace,
-                output=self._tail(),
+                output=self._house.tail(),
             )
         introductions = message.get("ready")
         if (
@@ -160,8 +155,15 @@ class CellSandbox:
         ):
             cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, "introduced itself in a form that is not the protocol")
             self.kill(cause)
-            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._tail())
+            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail())
         self.introductions = introductions
+        try:
+            self._worker = Worker.open(pid)
+        except OSError:
+            self._await_own_end()
+            self.kill()
+            cause = self.cause()
+            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail()) from None
 
     def attach(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Hand over shared memory and bells; see the contract."""
@@ -170,88 +172,97 @@ class CellSandbox:
         except (ControlClosed, OSError) as error:
             self.kill()
             cause = self.cause()
-            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._tail()) from error
+            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail()) from error
 
     def alive(self) -> bool:
-        """Whether its first process still runs."""
-        return self.pidfd >= 0 and not _ended(self.pidfd, 0)
+        """Whether it serves: its environment's process runs, and the first one."""
+        first = self._first >= 0 and not ended(self._first, 0)
+        return first and (self._worker is None or self._worker.alive())
 
     def kill(self, reason: Cause | None = None) -> None:
         """End it at once; see the contract. Idempotent, from any thread."""
         if reason is not None and self._reason is None and self.alive():
             self._reason = reason
         with self._lock:
-            if self.pidfd < 0:
+            if self._first < 0:
                 return
-            if self._gentle and self.alive():
-                _signal(self.pidfd, signal.SIGTERM)
-                _ended(self.pidfd, 2.0)
-            _signal(self.pidfd, signal.SIGKILL)
-            if not _ended(self.pidfd, _END_TIMEOUT_S):
+            if self._gentle and not ended(self._first, 0):
+                _signal(self._first, signal.SIGTERM)
+                ended(self._first, 2.0)
+            _signal(self._first, signal.SIGKILL)
+            if not ended(self._first, _END_TIMEOUT_S):
                 raise AgentEnvError(f"sandbox {self.spec.id!r} (pid {self.pid}) does not die: stuck in the kernel")
-            if self._gentle and self._cgroup is not None:
-                self._cgroup.kill()
+            if self._gentle and self._house.cgroup is not None:
+                self._house.cgroup.kill()
             if self.end_shell is not None:
                 # What shares its pid namespace with the first process outlives it, until the namespace ends.
                 self.end_shell()
-
-    def cause(self) -> Cause:
-        """Why it ended; see the contract."""
-        if self._cause is None:
-            stats = self._cgroup.stats() if self._cgroup is not None else None
-            reported = self._read_exit()
-            self._output.drain(self.spec.id)
-            found = classify(
-                reported,
-                oom_kills=stats.oom_kills if stats is not None else 0,
-                memory_mb=self.spec.memory_mb,
-                output=self._tail(),
-            )
-            # A reason was given while it lived: an exit reported all the same was forged before.
-            if self._reason is not None and found.kind is not CauseKind.OUT_OF_MEMORY:
-                found = self._reason
-            self._cause = found
-        return self._cause
 
     def usage(self) -> Usage | None:
         """What it uses now, or None when it is gone."""
         if not self.alive():
             return None
         try:
-            if self._cgroup is not None:
-                return read_usage(self._cgroup.stats())
+            if self._house.cgroup is not None:
+                return read_usage(self._house.cgroup.stats())
             return read_usage([self.pid, *descendants(self.pid)])
         except ClosedError:  # destroyed by another thread meanwhile
             return None
 
+    def branch(self, spec: SandboxSpec, copy: Callable[[], None]) -> Branch:
+        """A further tenant of the cell, whose process is copied from this one's; see the contract."""
+        return Branch(spec, self, self._house, self, copy)
+
+    def leave(self) -> None:
+        """A branch is gone; the last one takes the cell with it where its first tenant is gone too."""
+        self._house.branches -= 1
+        if self._vacated and not self._house.branches:
+            self._free()
+
     @property
     def destroyed(self) -> bool:
-        """Whether ``destroy`` was called."""
+        """Whether ``destroy`` was called, and no branch is left."""
         return self._destroyed
 
     def destroy(self) -> None:
-        """End it and free everything; see the contract."""
+        """End it and free everything; while branches live, only the process of the environment it was made for."""
+        if self._house.branches and not self._vacated:
+            self._vacated = True
+            if self._worker is not None:
+                self._worker.kill()
+        elif not self._house.branches:
+            self._free()
+
+    def disband(self) -> None:
+        """End it with everything in it; branches see that they died."""
+        self._house.branches = 0
+        self._free()
+
+    def _free(self) -> None:
         if self._destroyed:
             return
         self._destroyed = True
         self.kill()
-        if self.pidfd >= 0 and self._cause is None:
+        if self._first >= 0 and self._cause is None:
             self.cause()
-        if self._cgroup is not None:
-            self._cgroup.destroy()
+        if self._house.cgroup is not None:
+            self._house.cgroup.destroy()
         with self._lock:
-            if self.pidfd >= 0:
-                os.close(self.pidfd)
-                self.pidfd = -1
+            if self._first >= 0:
+                os.close(self._first)
+                self._first = -1
+        if self._worker is not None:
+            self._worker.close()
         self.control.close()
         self.guest_end.close()
-        self._output.release(self.spec.id)
+        self._house.report.close()
+        self._house.output.release(self.spec.id)
         if self.on_destroyed is not None:
             self.on_destroyed()
 
-    def _tail(self) -> str:
-        self._output.drain(self.spec.id)
-        return self._output.tail(self.spec.id)
+    def _await_own_end(self) -> None:
+        """Its environment's process is gone: the first one ends by itself, when it has said how."""
+        ended(self._first, 1.0)
 
     def _lost_at_birth(self) -> SandboxDied:
         cause = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, "was killed from outside before it could report")
@@ -265,32 +276,8 @@ class CellSandbox:
             f"{cause.detail}; raise start_timeout_s if it needs longer",
             env_id=self.spec.id,
             cause=cause,
-            output=self._tail(),
+            output=self._house.tail(),
         )
-
-    def _read_exit(self) -> Exit | None:
-        """The last bytes on the control socket: written when nothing else was alive to write."""
-        data = bytearray(self._left)
-        try:
-            self.control.setblocking(False)
-            while len(data) < _MAX_LEFTOVER:
-                part = self.control.recv(1 << 16)
-                if not part:
-                    break
-                data += part
-        except OSError:
-            pass
-        magic, kind, value, _ = EXIT.unpack(bytes(data[-EXIT.size :]).rjust(EXIT.size, b"\0"))
-        if magic != EXIT_MAGIC:
-            # Whatever fills the socket keeps the report out; only what runs inside writes there.
-            return Exit() if data else None
-        return Exit(signal=value) if kind == 2 else Exit(code=value)
-
-
-def _ended(pidfd: int, timeout_s: float) -> bool:
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(int(timeout_s * 1000)))
 
 
 def _signal(pidfd: int, number: int) -> None:

@@ -120,7 +120,7 @@ class BubblewrapRuntime:
             return
         self._closed = True
         for sandbox in self._sandboxes:
-            sandbox.destroy()
+            sandbox.disband()
         if self._zygote is not None:
             self._zygote.close()
         if self._groups is not None:

@@ -73,7 +73,7 @@ class ProcessRuntime:
             return
         self._closed = True
         for sandbox in self._sandboxes:
-            sandbox.destroy()
+            sandbox.disband()
         self._zygote.close()
         if self._groups is not None:
             self._groups.close()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from agentenv.guest.control import EXIT, EXIT_MAGIC
+from agentenv.guest.keeper import EXIT, EXIT_MAGIC
 from agentenv.testing.hostile.cage import channel_memory, descriptors
 from agentenv.wire import slot
 from agentenv.wire.slot import Flag

@@ -1,0 +1,159 @@
+"""``agentenv crashes``: what died in a run, why, and how it was brought back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from agentenv.fleet.crashes import CrashReport
+    from agentenv.fleet.rundir import RunDir
+
+_SHOWN_STEPS = 10
+
+
+def crashes(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name, beginning of a name, path, or latest.")],
+    env: Annotated[
+        str | None, typer.Argument(metavar="[ENV]", help="An environment's id; all without.", show_default=False)
+    ] = None,
+    number: Annotated[
+        int | None,
+        typer.Argument(metavar="[NUMBER]", help="One crash of it, shown whole; the table without.", show_default=False),
+    ] = None,
+    run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="The directory of all runs.")] = Path(
+        "runs"
+    ),
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List the crashes of a run's environments, the oldest first; or show one.
+
+    The cause's owner says who has to act: the environment's author, whoever sets the limits (resources), or the
+    machine's operator (infrastructure).
+
+    \b
+    Examples:
+      agentenv crashes latest
+      agentenv crashes latest agent_1 3
+      agentenv crashes 20260314 --json
+    """
+    from agentenv.cli.console import open_stdout, print_json, print_result
+    from agentenv.fleet.crashes import read_crashes
+    from agentenv.fleet.runs import find_run
+
+    found = find_run(run_dir.expanduser(), run)
+    if env is not None:
+        _check_env(found, env)
+    reports = [report for report in read_crashes(found) if env is None or report.env_id == env]
+    if number is not None:
+        reports = [_pick(found, reports, env, number)]
+    if json_:
+        print_json({"run": str(found.path), "crashes": [report.to_json() for report in reports]})
+        return
+    console = open_stdout()
+    if number is not None:
+        print_result(console, *_whole(reports[0]))
+    elif not reports:
+        print_result(console, f"no crashes in {found.path.name}" + ("" if env is None else f" of {env}"))
+    else:
+        print_result(console, _table(reports))
+
+
+def _check_env(run: RunDir, env: str) -> None:
+    from difflib import get_close_matches
+
+    from agentenv.errors import ConfigError, Problem
+
+    ids = [place.env_id for place in run.environments()]
+    if env not in ids:
+        near = get_close_matches(env, ids, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(ids[:10]) or 'none'}"
+        message = f"expected an environment of run {run.path.name!r}, got {env!r}"
+        raise ConfigError([Problem("argument", "ENV", message, hint)])
+
+
+def _pick(run: RunDir, reports: list[CrashReport], env: str | None, number: int) -> CrashReport:
+    from agentenv.errors import ConfigError, Problem
+
+    for report in reports:
+        if report.number == number:
+            return report
+    there = ", ".join(str(report.number) for report in reports[:20]) or "none"
+    message = f"expected the number of a crash of {env!r} in run {run.path.name!r}, got {number}"
+    raise ConfigError([Problem("argument", "NUMBER", message, f"there is a report of: {there}")])
+
+
+def _table(reports: list[CrashReport]) -> Any:
+    from agentenv.cli.console import make_table
+
+    columns = [
+        ("environment", "left"),
+        ("#", "right"),
+        ("when", "left"),
+        ("owner", "left"),
+        ("recovered by", "left"),
+        ("replayed", "right"),
+        ("ms", "right"),
+        ("cause", "left"),
+    ]
+    rows = []
+    for report in reports:
+        recovery = report.recovery or {}
+        rows.append(
+            [
+                report.env_id,
+                str(report.number),
+                _stamp(report.time_unix),
+                report.cause.owner.value,
+                str(recovery.get("how", "-")),
+                _number(recovery.get("replayed_steps"), 0),
+                _number(recovery.get("duration_ms"), 1),
+                f"{report.cause.kind.value}: {report.cause.detail}",
+            ]
+        )
+    return make_table(columns, rows)
+
+
+def _whole(report: CrashReport) -> list[str]:
+    import json
+
+    from agentenv.telemetry.text import printable
+
+    cause, recovery = report.cause, report.recovery
+    lines = [
+        f"environment  {report.env_id}, crash {report.number}, {_stamp(report.time_unix)}",
+        f"cause        {cause.kind.value}: {printable(cause.detail)}",
+        f"owner        {cause.owner.value}",
+        "recovery     " + ("not finished" if recovery is None else _pairs(recovery)),
+        "usage        " + ("not measured" if report.usage is None else _pairs(report.usage)),
+    ]
+    steps = list(zip(report.last_actions, report.last_rewards, strict=False))[-_SHOWN_STEPS:]
+    lines.append(f"last steps   {len(report.last_actions)} kept" + ("" if not steps else ", action -> reward:"))
+    lines += [printable(f"  {json.dumps(action)} -> {json.dumps(reward)}") for action, reward in steps]
+    for title, text in (("Python stack", report.stack), ("last output", report.output)):
+        lines.append(f"{title}:" if text else f"{title}: none")
+        lines += [f"  {line}" for line in printable(text).rstrip("\n").split("\n") if text]
+    return lines
+
+
+def _pairs(record: Any) -> str:
+    from agentenv.telemetry.text import one_line
+
+    return ", ".join(f"{one_line(str(key))} {one_line(str(value))}" for key, value in record.items())
+
+
+def _stamp(time_unix: float) -> str:
+    from datetime import datetime
+
+    try:
+        return datetime.fromtimestamp(time_unix).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "-"
+
+
+def _number(value: Any, digits: int) -> str:
+    from agentenv.cli.console import format_number
+
+    return format_number(value, digits) if isinstance(value, int | float) and not isinstance(value, bool) else "-"

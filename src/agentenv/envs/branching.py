@@ -1,0 +1,154 @@
+"""What lets an ``AgentENV`` be kept, gone back to and forked."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from agentenv.config import EnvironmentConfig
+from agentenv.envs.snapshots import Snapshot, load_snapshot, spread_seeds
+from agentenv.errors import SnapshotError
+from agentenv.fleet import moments
+from agentenv.fleet.context import RunContext
+from agentenv.fleet.fleet import Fleet
+from agentenv.fleet.moments import How
+from agentenv.sandbox.contract import Sandbox
+
+logger = logging.getLogger("agentenv.envs")
+
+_forked = itertools.count(1)
+
+
+class Branching:
+    """A part of ``AgentENV``; the attributes are that class's."""
+
+    env_id: str
+    action_space: Any
+    spec: Any
+    _environment: EnvironmentConfig
+    _context: RunContext
+    _fleet: Fleet
+    _forks: int
+    _leaves: Sequence[object]
+    _first_seed: int | None
+    _read: Callable[[Sequence[object]], Any]
+
+    def __init__(self, source: Any, *, env_id: str | None = None) -> None:
+        raise NotImplementedError  # AgentENV's
+
+    def close(self) -> None:
+        raise NotImplementedError  # AgentENV's
+
+    def _opened(self) -> Fleet:
+        raise NotImplementedError  # AgentENV's
+
+    def _open(
+        self, environment: EnvironmentConfig, context: RunContext, sandbox: Sandbox | None, reseed: int | None
+    ) -> None:
+        raise NotImplementedError  # AgentENV's
+
+    @classmethod
+    def from_snapshot(cls, source: str | os.PathLike[str] | Snapshot, *, reseed: int | None = None) -> Self:
+        """An environment of its own that goes on from a snapshot.
+
+        Args:
+            source: A snapshot, or the path of a file written by ``Snapshot.save``.
+            reseed: Seed of new random streams; None goes on with the snapshot's.
+
+        Raises:
+            SnapshotError: It is damaged, of another environment, or a process in another sandbox.
+            ConfigError, RuntimeUnavailable, EnvError: As for the constructor.
+        """
+        snapshot = source if isinstance(source, Snapshot) else load_snapshot(Path(source))
+        return cls._begin_from(snapshot, reseed)
+
+    def snapshot(self, how: How | None = None) -> Snapshot:
+        """Keep this moment, to go back to or to begin others from.
+
+        Args:
+            how: "state", "pickle", "fork" or "replay" (see ``Snapshot.how``); None takes the first that works.
+
+        Raises:
+            SnapshotError: It cannot be kept, or not so; says why.
+        """
+        fleet = self._opened()
+        moment = moments.take(fleet, 0, how)
+        observation = copy.deepcopy(self._read(self._leaves))
+        config = replace(self._context.config, environments=(self._environment,))
+        return Snapshot(self.env_id, moment.how, moment.reasons, observation, False, config, moment)
+
+    def restore(self, snapshot: Snapshot, *, reseed: int | None = None) -> Any:
+        """Go back to a snapshot, or on from one of another environment of the same kind.
+
+        The same actions then lead to the same future as they did from there, unless ``reseed`` gives new random streams.
+
+        Returns:
+            The observation of that moment.
+
+        Raises:
+            SnapshotError: It cannot be gone back to from here; says why.
+        """
+        seeds = {} if reseed is None else {0: int(reseed)}
+        moments.put(self._opened(), {0: snapshot.moment}, seeds)
+        return copy.deepcopy(snapshot.observation)
+
+    def fork(self, n: int = 1, *, reseed: int | str | None = None) -> list[Self]:
+        """Copies of this environment as it is now, each a process of its own that goes on from here.
+
+        They share this one's sandbox with its limits and files; closing this one leaves them alive. Where the process
+        cannot be copied (threads, child processes), each gets a sandbox of its own and the saved state instead.
+
+        Args:
+            n: How many.
+            reseed: None: all go on with this one's random streams, so that the same actions lead to the same future; an
+                int or "spawn": each gets its own.
+
+        Raises:
+            SnapshotError: It can be neither copied nor saved; says why.
+        """
+        fleet = self._opened()
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"fork(n): expected a number of copies of at least 1, got {n!r}")
+        numbers = range(self._forks, self._forks + n)
+        spawned = [self._context.seeds.environment(f"{self.env_id}/fork", episode=number) for number in numbers]
+        made: list[Self] = []
+        try:
+            for number, seed in zip(numbers, spread_seeds(reseed, n, spawned), strict=True):
+                made.append(self._fork(fleet, number, seed))
+        except BaseException:
+            for env in made:
+                env.close()
+            raise
+        self._forks += n
+        return made
+
+    def _fork(self, fleet: Fleet, number: int, seed: int | None) -> Self:
+        sandbox_id = f"{self.env_id[:40]}.fork{next(_forked)}"
+        child = type(self).__new__(type(self))
+        child.action_space = copy.deepcopy(self.action_space)
+        child.spec, child._first_seed = self.spec, None
+        sandbox = moments.branch(fleet, sandbox_id)
+        self._context.share()
+        try:
+            child._open(self._environment.model_copy(update={"id": sandbox_id}), self._context, sandbox, seed)
+        except SnapshotError as error:
+            logger.info("%s", error)
+            return self._begin_from(self.snapshot(), seed)
+        child._fleet.recovery.bases.forget(0)
+        return child
+
+    @classmethod
+    def _begin_from(cls, snapshot: Snapshot, reseed: int | None) -> Self:
+        env = cls(snapshot.config, env_id=snapshot.env_id)
+        try:
+            env.restore(snapshot, reseed=reseed)
+        except BaseException:
+            env.close()
+            raise
+        return env

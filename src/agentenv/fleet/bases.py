@@ -1,0 +1,261 @@
+"""What environments can be brought back from: the rungs of the ladder, and the saving of states.
+
+    copy     a fork of the environment's process, parked in its sandbox: quick, exact, dies with the sandbox
+    state    bytes that were made, and are read, only inside sandboxes: by the environment's own methods, or pickled
+    birth    nothing but the description: build it again and repeat everything since
+
+One copy is parked for every sandbox even where states can be saved: it spares the building. Where states cannot be
+saved, a new copy is parked every time instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any
+
+from agentenv.channel.contract import PeerLost
+from agentenv.errors import SandboxError
+from agentenv.fleet.cadence import Cadence
+from agentenv.sandbox.contract import ParkedCopy
+from agentenv.wire.slot import Op
+from agentenv.wire.values import encode
+
+if TYPE_CHECKING:
+    from agentenv.fleet.fleet import Fleet
+
+logger = logging.getLogger("agentenv.fleet")
+
+_MOST_JOURNAL_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A saved state of one environment.
+
+    Attributes:
+        position: Where in the journal it was made.
+        how: "state" or "pickle", as the guest calls it.
+        data: What the guest gave; opaque.
+    """
+
+    position: int
+    how: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A parked copy of one sandbox's process, and where in the journal it was made."""
+
+    position: int
+    parked: ParkedCopy
+
+
+class Bases:
+    """The bases of all environments of a fleet.
+
+    Attributes:
+        states: The last saved state of each environment.
+        copies: The parked copy of each sandbox.
+        births: For each environment the position at which it was built, or None when not all since is known.
+        unfit: Why the state of an environment of a sandbox cannot be saved, by number of the sandbox.
+        cost_s: What saving took the last time; None before the first.
+        due: Whether it is time to save.
+    """
+
+    def __init__(self, fleet: Fleet, cadence: Cadence) -> None:
+        """Save nothing yet."""
+        self._fleet: Fleet = weakref.proxy(fleet)
+        self._cadence = cadence
+        self._uncopied: dict[int, str] = {}
+        self._proven: set[int] = set()
+        self.states: list[State | None] = [None] * fleet.count
+        self.copies: dict[int, Copy] = {}
+        self.births: list[int | None] = [0] * fleet.count
+        self.unfit: dict[int, str] = {}
+        self.cost_s: float | None = None
+        self.due = False
+        self._next_busy_s = cadence.next_busy_s(0.0, None)
+        self._next_position = cadence.steps or None
+        self._next_time = None if cadence.seconds is None else monotonic() + cadence.seconds
+
+    def count(self) -> None:
+        """An entry was answered: look whether it is time."""
+        fleet = self._fleet
+        if fleet.busy_s >= self._next_busy_s:
+            self.due = True
+        elif self._next_position is not None:
+            self.due = fleet.journal.position >= self._next_position
+        elif self._next_time is not None:
+            self.due = monotonic() >= self._next_time
+
+    def is_proven(self, index: int) -> bool:
+        """Whether a saved state of this environment was once tried out."""
+        return index in self._proven
+
+    def note_proven(self, index: int) -> None:
+        """A saved state of this environment was tried out."""
+        self._proven.add(index)
+
+    def want(self) -> None:
+        """Save as soon as possible: somebody has nothing to be brought back from."""
+        self.due = self._cadence != Cadence()
+
+    def save(self, live: Sequence[int]) -> dict[int, PeerLost]:
+        """Save the states of all environments of the sandboxes ``live``.
+
+        Returns:
+            The sandboxes that were lost over it.
+        """
+        began = perf_counter()
+        self.due = False
+        first = [number for number in live if number not in self.unfit and not self._was_saved(number)]
+        later = [number for number in live if number not in self.unfit and number not in first]
+        losses = self._capture(first, proof=True)
+        proving_s = perf_counter() - began
+        losses |= self._capture(later, proof=False)
+        stale = [number for number in live if number in self.unfit or number not in self.copies]
+        parking = perf_counter()
+        losses |= self._park([n for n in stale if n not in losses and n not in self._uncopied])
+        stem_s = 0.0 if self.unfit else perf_counter() - parking
+        spent = perf_counter() - began - (proving_s if first else 0.0) - stem_s
+        # The first time includes what comes only once; taken for what saving costs, it puts off the second.
+        self.cost_s = max(spent, 1e-4) if later or self.unfit else proving_s / 4
+        self._plan()
+        self._trim()
+        return losses
+
+    def forget(self, number: int, *, copy: bool = True) -> None:
+        """The environments of a sandbox are others now: nothing that was saved belongs to them."""
+        for index in self._fleet.groups[number]:
+            self.states[index] = None
+            self.births[index] = None
+        if copy:
+            self.drop_copy(number)
+
+    def drop_copy(self, number: int) -> None:
+        """End the parked copy of a sandbox, if there is one."""
+        held = self.copies.pop(number, None)
+        if held is not None:
+            held.parked.drop()
+
+    def close(self) -> None:
+        """End the parked copies. Idempotent."""
+        for number in list(self.copies):
+            self.drop_copy(number)
+
+    def _was_saved(self, number: int) -> bool:
+        return all(index in self._proven for index in self._fleet.groups[number])
+
+    def _capture(self, numbers: Sequence[int], *, proof: bool) -> dict[int, PeerLost]:
+        fleet, position = self._fleet, self._fleet.journal.position
+        members = [index for number in numbers for index in fleet.groups[number]]
+        payload = encode(proof)
+        losses = fleet.ask(Op.CAPTURE, members, [payload] * len(members), _timeout_s(fleet, members))
+        for number in numbers:
+            if number in losses:
+                continue
+            try:
+                for index in fleet.groups[number]:
+                    self._keep(number, index, position, fleet.value(index))
+            except PeerLost as lost:
+                losses[number] = lost
+            except SandboxError as error:
+                self._refuse(number, str(error).splitlines()[0])
+        return losses
+
+    def _keep(self, number: int, index: int, position: int, value: Any) -> None:
+        match value:
+            case ["state" | "pickle" as how, bytes() as data, float()]:
+                self.states[index] = State(position, how, data)
+                self._proven.add(index)
+            case ["no", str() as reason]:
+                self._refuse(number, reason)
+            case _:
+                self._refuse(number, "it answered something that is not the protocol")
+
+    def _refuse(self, number: int, reason: str) -> None:
+        """The states of this sandbox's environments cannot be saved; what was saved before stays good."""
+        if number not in self.unfit:
+            self.unfit[number] = reason
+            members = ", ".join(self._fleet.members[index].id for index in self._fleet.groups[number])
+            logger.info("%s: the state is kept as a forked process, since it cannot be saved: %s", members, reason)
+
+    def _park(self, numbers: Sequence[int]) -> dict[int, PeerLost]:
+        fleet, position = self._fleet, self._fleet.journal.position
+        ordered: dict[int, ParkedCopy] = {}
+        losses: dict[int, PeerLost] = {}
+        for number in numbers:
+            try:
+                ordered[number] = fleet.sandboxes[number].order_park()
+            except (OSError, SandboxError):
+                losses[number] = PeerLost(number)
+        firsts = {number: fleet.groups[number][0] for number in ordered}
+        losses |= fleet.ask(Op.COPY, list(firsts.values()), [encode(None)] * len(firsts), _timeout_s(fleet, firsts.values()))
+        for number, parked in ordered.items():
+            reason: str | None = "its process ended"
+            try:
+                if number not in losses:
+                    reason = copy_refusal(fleet.value(firsts[number]))
+                    if reason is None:
+                        fleet.sandboxes[number].settle(parked)
+            except PeerLost as lost:
+                losses[number] = lost
+            except (OSError, SandboxError, ValueError) as error:
+                reason = str(error)
+            if reason is None:
+                self.drop_copy(number)
+                self.copies[number] = Copy(position, parked)
+                continue
+            parked.drop()
+            if number not in losses:
+                self._uncopied[number] = reason
+                logger.info("%s: cannot be forked: %s", fleet.members[firsts[number]].id, reason)
+        return losses
+
+    def _plan(self) -> None:
+        self._next_busy_s = self._cadence.next_busy_s(self._fleet.busy_s, self.cost_s)
+        if self._cadence.steps is not None:
+            self._next_position = self._fleet.journal.position + self._cadence.steps
+        if self._cadence.seconds is not None:
+            self._next_time = monotonic() + self._cadence.seconds
+
+    def _trim(self) -> None:
+        """Forget the part of the journal that nobody will be brought back from."""
+        journal = self._fleet.journal
+        needed = []
+        for number, group in enumerate(self._fleet.groups):
+            copy = self.copies.get(number)
+            for index in group:
+                state, birth = self.states[index], self.births[index]
+                durable = state.position if state is not None else birth
+                if durable is None or (state is None and journal.nbytes > _MOST_JOURNAL_BYTES):
+                    self.births[index] = None
+                    durable = None
+                # A copy is worth keeping the journal for only where there is nothing better.
+                at = [durable] if durable is not None else []
+                at += [copy.position] if copy is not None and (state is None or durable is None) else []
+                needed.append(min(at, default=journal.position))
+        journal.trim(min(needed, default=journal.position))
+        for index, birth in enumerate(self.births):
+            if birth is not None and birth < journal.start:
+                self.births[index] = None
+
+
+def copy_refusal(value: Any) -> str | None:
+    """Why an environment did not copy itself, or None when it did."""
+    match value:
+        case ["ok", float()]:
+            return None
+        case ["no", str() as reason]:
+            return reason
+        case _:
+            return "it answered something that is not the protocol"
+
+
+def _timeout_s(fleet: Fleet, members: Any) -> float:
+    return max((fleet.members[index].reset_timeout_s for index in members), default=60.0)

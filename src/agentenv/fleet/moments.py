@@ -1,0 +1,242 @@
+"""A moment in the life of an environment, to which it or another can be brought: what snapshots are made of.
+
+A moment is kept in the best way there is, see ``How``. What is saved as bytes is made and read inside sandboxes only. A
+moment that is a forked process lives in the sandbox it was taken in and can be used there alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentenv.channel.contract import PeerLost
+from agentenv.errors import AgentEnvError, SandboxError, SnapshotError
+from agentenv.fleet.bases import State, copy_refusal
+from agentenv.fleet.journal import Past
+from agentenv.fleet.recovery import difference
+from agentenv.sandbox.contract import ParkedCopy, Sandbox
+from agentenv.wire.slot import Op
+from agentenv.wire.values import encode
+
+if TYPE_CHECKING:
+    from agentenv.fleet.fleet import Fleet
+
+How = Literal["state", "pickle", "fork", "replay"]
+"""The environment's own methods; its attributes, pickled; a forked process; everything done again since it was built."""
+
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What one environment can be brought back to.
+
+    Attributes:
+        how: How it is kept.
+        data: The state as bytes, for "state" and "pickle".
+        parked: The forked process, for "fork".
+        past: What to do again, for "replay".
+        reasons: Why each better way was not possible.
+    """
+
+    how: How
+    data: bytes = b""
+    parked: ParkedCopy | None = None
+    past: Past | None = None
+    reasons: tuple[str, ...] = ()
+
+
+def take(fleet: Fleet, index: int, how: How | None = None) -> Moment:
+    """Keep the present moment of one environment.
+
+    Args:
+        fleet: The environments.
+        index: Which.
+        how: The way to keep it; None takes the best that works.
+
+    Raises:
+        SnapshotError: It cannot be kept, or not so; says why.
+        SandboxError: It died over it, and cannot be brought back.
+    """
+    reasons: list[str] = []
+    if how in (None, "state", "pickle"):
+        match _ask_one(fleet, Op.CAPTURE, index, not fleet.recovery.bases.is_proven(index)):
+            case ["state" | "pickle" as found, bytes() as data, float()] if how in (None, found):
+                fleet.recovery.bases.note_proven(index)
+                return Moment(found, data)
+            case ["no", str() as reason]:
+                reasons.append(reason)
+            case _:
+                reasons.append("the environment offers another way")
+    if how in (None, "fork"):
+        parked, reason = _park(fleet, fleet.channel.group_of(index))
+        if parked is not None:
+            return Moment("fork", parked=parked, reasons=tuple(reasons))
+        reasons.append(reason)
+    if how in (None, "replay"):
+        birth = fleet.recovery.bases.births[index]
+        if birth is not None:
+            return Moment("replay", past=fleet.journal.since(index, birth), reasons=tuple(reasons))
+        reasons.append("what was done since it was built is not all known any more")
+    raise SnapshotError(f"{fleet.members[index].id}: this moment cannot be kept: {'; '.join(reasons)}")
+
+
+def put(fleet: Fleet, moments: Mapping[int, Moment], reseed: Mapping[int, int] | None = None) -> None:
+    """Bring environments to moments.
+
+    Args:
+        fleet: The environments.
+        moments: For each position, the moment it is brought to.
+        reseed: Seeds of new random streams, for those that are not to go on with the moment's.
+
+    Raises:
+        SnapshotError: A moment cannot be gone back to; says why. What was brought back before stays so.
+        SandboxError: One died over it, and cannot be brought back.
+    """
+    seeds = dict(reseed or {})
+    saved = {index: moment for index, moment in moments.items() if moment.how in ("state", "pickle")}
+    _load(fleet, saved, seeds)
+    for index, moment in moments.items():
+        number = fleet.channel.group_of(index)
+        if moment.how in ("fork", "replay") and len(fleet.groups[number]) > 1:
+            raise SnapshotError(
+                f"{fleet.members[index].id}: shares its sandbox with others, which would be taken along; use"
+                " envs_per_sandbox = 1"
+            )
+        if moment.how == "fork":
+            _resume(fleet, number, moment, seeds.get(index))
+        elif moment.how == "replay":
+            _repeat(fleet, index, number, moment)
+    _settle(fleet, moments, seeds)
+
+
+def branch(fleet: Fleet, sandbox_id: str) -> Sandbox:
+    """A sandbox that becomes a copy of the fleet's only one when it is attached.
+
+    Raises:
+        SnapshotError: When it is attached: the environment cannot be forked; says why.
+    """
+    from dataclasses import replace
+
+    source = fleet.sandboxes[0]
+
+    def copy() -> None:
+        refusal = copy_refusal(_ask_one(fleet, Op.COPY, 0, None))
+        if refusal is not None:
+            raise SnapshotError(f"{fleet.members[0].id}: cannot be forked: {refusal}")
+
+    return source.branch(replace(source.spec, id=sandbox_id), copy)
+
+
+def _ask_one(fleet: Fleet, op: Op, index: int, request: Any) -> Any:
+    member = fleet.members[index]
+    payloads = [encode(request)]
+    for _ in range(_ATTEMPTS):
+        losses = fleet.ask(op, [index], payloads, member.reset_timeout_s)
+        if not losses:
+            try:
+                return fleet.value(index)
+            except PeerLost as lost:
+                losses = {lost.group: lost}
+        fleet.recovery.recover(losses, between=True)
+        if op is Op.COPY:
+            break  # the order went to the one that is gone
+    raise SnapshotError(f"{member.id}: it died every time its state was asked for")
+
+
+def _park(fleet: Fleet, number: int) -> tuple[ParkedCopy | None, str]:
+    sandbox = fleet.sandboxes[number]
+    if len(fleet.groups[number]) > 1:
+        return None, "it shares its sandbox with other environments"
+    try:
+        parked = sandbox.order_park()
+    except OSError as error:
+        return None, f"its process is gone: {error}"
+    try:
+        reason = copy_refusal(_ask_one(fleet, Op.COPY, fleet.groups[number][0], None))
+        if reason is None:
+            sandbox.settle(parked)
+            return parked, ""
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    except BaseException:
+        parked.drop()
+        raise
+    parked.drop()
+    return None, reason
+
+
+def _load(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int]) -> None:
+    members = list(moments)
+    for _ in range(_ATTEMPTS):
+        payloads = [encode([moments[i].how, moments[i].data, seeds.get(i)]) for i in members]
+        timeout_s = max((fleet.members[index].reset_timeout_s for index in members), default=60.0)
+        losses = fleet.ask(Op.LOAD, members, payloads, timeout_s)
+        if not losses:
+            break
+        fleet.recovery.recover(losses, between=True)
+    else:
+        raise SnapshotError("environments died every time they were to take on a saved state")
+    for index in members:
+        try:
+            fleet.value(index)
+        except SandboxError as error:
+            raise SnapshotError(
+                f"{fleet.members[index].id}: the saved state cannot be taken on: {str(error).splitlines()[0]}"
+            ) from error
+
+
+def _resume(fleet: Fleet, number: int, moment: Moment, seed: int | None) -> None:
+    parked = moment.parked
+    if parked is None or not parked.alive():
+        raise SnapshotError("the snapshot is a forked process, and that has ended, perhaps with its sandbox")
+    if not fleet.sandboxes[number].shelters(parked):
+        raise SnapshotError("the snapshot is a forked process in another sandbox, and can be gone back to only there")
+    try:
+        fleet.resume_from(number, parked, seed)
+    except (OSError, AgentEnvError) as error:
+        raise SnapshotError(f"the forked process cannot be copied: {error}") from error
+    fleet.renewals += 1
+
+
+def _repeat(fleet: Fleet, index: int, number: int, moment: Moment) -> None:
+    past = moment.past
+    assert past is not None  # what a replay consists of
+    failed = fleet.replace([number])
+    fleet.renewals += 1
+    if failed:
+        raise failed[number]
+    member = fleet.members[index]
+    losses = fleet.ask(Op.REPLAY, [index], [encode(past.segments)], member.reset_timeout_s + 2 * fleet.busy_s)
+    wrong = "it died" if losses else difference(past.outcomes, past.binding, fleet.value(index))
+    if wrong:
+        raise SnapshotError(f"{member.id}: doing again what led to the snapshot does not lead there: {wrong}")
+
+
+def _settle(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int]) -> None:
+    """From here on the journal belongs to what was gone back to."""
+    bases = fleet.recovery.bases
+    for index, moment in moments.items():
+        number = fleet.channel.group_of(index)
+        bases.forget(number, copy=moment.how not in ("state", "pickle"))
+        if moment.how in ("state", "pickle") and index not in seeds:
+            bases.states[index] = State(fleet.journal.position, moment.how, moment.data)
+        else:
+            bases.want()
+
+
+def positions(mask: Any, count: int) -> Sequence[int]:
+    """The positions a bool mask of shape (n,) chooses; all for None.
+
+    Raises:
+        ValueError: It is not such a mask.
+    """
+    import numpy as np
+
+    if mask is None:
+        return range(count)
+    array = np.asarray(mask)
+    if array.dtype != np.bool_ or array.shape != (count,):
+        raise ValueError(f"mask: expected a bool array of shape ({count},), got {array.dtype} of shape {array.shape}")
+    return [int(index) for index in np.flatnonzero(array)]

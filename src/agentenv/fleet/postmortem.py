@@ -1,0 +1,127 @@
+"""What is told of a death: an event, a mark in the logs, and in a run that is recorded a folder for whoever asks why.
+
+The evidence is collected when the death is noticed, before another process takes the dead one's place. It is written
+when the recovery is over, so that nobody waits for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from agentenv.errors import Cause, SandboxError
+from agentenv.fleet.crashes import LAST_STEPS, CrashReport, How, finish_crash, write_crash
+from agentenv.fleet.evidence import Evidence, find_stack
+from agentenv.fleet.journal import Journal
+from agentenv.fleet.output import SandboxOutput
+from agentenv.fleet.rundir import RunDir
+from agentenv.sandbox.contract import Sandbox, Usage
+from agentenv.telemetry.events import EventLog
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """An environment that died.
+
+    Attributes:
+        env_id: Its id.
+        index: Its position in its fleet.
+    """
+
+    env_id: str
+    index: int
+
+
+class EvidenceSource(Protocol):
+    """What is needed of ``Watch``."""
+
+    def evidence(self, sandbox_id: str) -> Evidence | None:
+        """What was seen of a sandbox that was ended for being late."""
+
+
+class Postmortem:
+    """Keeps the records of deaths of one run.
+
+    Attributes:
+        events: Takes what happens; a run that is recorded puts its own here.
+    """
+
+    def __init__(self, run: RunDir | None, output: SandboxOutput, watch: EvidenceSource) -> None:
+        """Record into the folder of ``run``; without one, only tell."""
+        self._run, self._output, self._watch = run, output, watch
+        self.events = EventLog(None)
+
+    def examine(
+        self, victims: list[Victim], sandbox: Sandbox, error: SandboxError, journal: Journal
+    ) -> list[CrashReport]:
+        """Collect what is known of a death, and say that it happened."""
+        seen = self._watch.evidence(sandbox.spec.id)
+        stack = seen.stack if seen is not None else find_stack(self._output.text(sandbox.spec.id, "stderr"))
+        used = sandbox.last_usage if seen is None or seen.usage is None else seen.usage
+        for victim in victims:
+            self.events.emit(
+                "env_crashed",
+                victim.env_id,
+                level=logging.WARNING,
+                cause=str(error.cause.kind),
+                owner=str(error.cause.owner),
+                detail=error.cause.detail,
+            )
+        if self._run is None:
+            return []
+        self._output.mark(sandbox.spec.id, f"restarted after: {error.cause.detail}")
+        return [
+            self._report(victim, error.cause, error.output, stack, used, journal.recent(victim.index, LAST_STEPS))
+            for victim in victims
+        ]
+
+    def conclude(self, env_ids: list[str], reports: list[CrashReport], recovery: Mapping[str, Any]) -> None:
+        """Say and write how it was made up for: ``how`` (see ``How``), ``replayed_steps``, ``duration_ms``, ..."""
+        for env_id in env_ids:
+            kind = "env_given_up" if recovery["how"] in ("raised", "quarantined") else "env_recovered"
+            self.events.emit(kind, env_id, level=logging.WARNING, **recovery)
+        if self._run is not None:
+            for report in reports:
+                path = write_crash(self._run.environment(report.env_id), report)
+                finish_crash(path, recovery)
+
+    def _report(
+        self, victim: Victim, cause: Cause, output: str, stack: str, used: Usage | None, recent: list[dict[str, Any]]
+    ) -> CrashReport:
+        steps = [entry for entry in recent if entry["op"] == "step"]
+        return CrashReport(
+            env_id=victim.env_id,
+            number=0,
+            time_unix=time.time(),
+            cause=cause,
+            output=output,
+            stack=stack,
+            last_actions=[entry.get("action_hex", "") for entry in steps],
+            last_rewards=[entry["reward"] for entry in steps],
+            usage=None if used is None else asdict(used),
+        )
+
+
+def describe_recovery(how: How, *, replayed: int, began: float, reason: str, base: int | None) -> dict[str, Any]:
+    """How a death was made up for, as it is recorded.
+
+    Args:
+        how: See ``How``.
+        replayed: Steps and requests done again.
+        began: When the death was noticed, ``time.monotonic()``.
+        reason: Why the episode was cut, or "".
+        base: Position in the journal of what it was brought back from.
+    """
+    found: dict[str, Any] = {
+        "how": how,
+        "replayed_steps": replayed,
+        "duration_ms": round((time.monotonic() - began) * 1000, 2),
+    }
+    if base is not None:
+        found["checkpoint"] = base
+    if reason:
+        found["reason"] = reason
+    return found

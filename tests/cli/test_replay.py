@@ -1,0 +1,146 @@
+"""``agentenv replay``: the same again, or the first step that differs, and in what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentenv.fleet.rundir import RunDir
+
+SEEDED = 'id = "a"\nenv = "wayward:Seeded"\nepisodes = 3\nenv_kwargs = { length = 8 }'
+GRID = 'id = "g"\nenv = "agentenv/GridWorld-v0"\nepisodes = 2\nenv_kwargs = { size = 5 }'
+
+
+def replay(command, *arguments: str, code: int = 0) -> dict[str, Any]:
+    done = command("replay", "latest", "--json", *arguments)
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_everything_is_the_same_again(command) -> None:
+    summary = command.run(command.config(SEEDED, GRID, 'id = "c"\nenv = "Pendulum-v1"\nmax_episode_steps = 30'))
+    found = replay(command, "--verify")
+    assert found["same"]
+    assert [(one["env_id"], one["episode"]) for one in found["episodes"]] == [
+        ("a", 0), ("a", 1), ("a", 2), ("g", 0), ("g", 1), ("c", 0),
+    ]  # fmt: skip
+    assert sum(one["steps"] for one in found["episodes"]) == summary["steps"]
+    returns = [one["return"] for one in found["episodes"] if one["env_id"] == "c"]
+    assert returns == [summary["environments"][2]["return_mean"]]
+    assert all(one["whole"] for one in found["episodes"])
+
+
+def test_one_episode_of_one_environment(command) -> None:
+    command.run(command.config(SEEDED, GRID))
+    (one,) = replay(command, "--env", "a", "--episode", "1")["episodes"]
+    assert (one["env_id"], one["episode"], one["steps"]) == ("a", 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("env", "step", "what"),
+    [("Unseeded", 3, ["observation['noise']"]), ("Clock", 1, ["info"])],
+)
+def test_the_first_step_that_differs_and_in_what(command, env: str, step: int, what: list[str]) -> None:
+    command.run(command.config(f'id = "a"\nenv = "wayward:{env}"\nepisodes = 2'))
+    found = replay(command, "--verify", code=1)
+    assert not found["same"]
+    for one in found["episodes"]:
+        assert (one["difference"]["step"], one["difference"]["what"]) == (step, what)
+    assert not replay(command)["same"], "without --verify it is reported, and no failure"
+    told = command("replay", "latest", "--verify")
+    assert told.returncode == 1
+    assert f"differs at step {step}" in told.stdout
+    assert replay(command, "--verify", "--ignore-info", code=0 if env == "Clock" else 1)["same"] is (env == "Clock")
+
+
+def change_environment(command, old: str, new: str) -> None:
+    """Change the code of the environment between the run and its replay."""
+    path = command.cwd / "changing.py"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "step", "what"),
+    [
+        ("reward = 1.0", "reward = 1.0 + (n == 4)", 4, ["reward"]),
+        ("n >= 6, False", "n >= 6, n == 5", 5, ["truncated"]),
+        ("Discrete(3)", "MultiDiscrete([3, 3])", None, ["spaces"]),
+        ("reward = 1.0", "reward = 1.0 / (n - 2)", 1, ["reward"]),
+        ("reward = 1.0", "reward = 1.0 if n < 3 else [][0]", 3, ["failure"]),
+    ],
+)
+def test_changed_code_is_found(command, old: str, new: str, step: int | None, what: list[str]) -> None:
+    (command.cwd / "changing.py").write_text(
+        "import gymnasium, numpy as np\nfrom gymnasium import spaces\n"
+        "class Env(gymnasium.Env):\n"
+        "    observation_space = spaces.Discrete(10)\n"
+        "    action_space = spaces.Discrete(3)\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        super().reset(seed=seed); self.n = 0\n        return 0, {}\n"
+        "    def step(self, action):\n"
+        "        self.n = n = self.n + 1\n        reward = 1.0\n"
+        "        return n, reward, n >= 6, False, {}\n"
+    )
+    command.run(command.config('id = "a"\nenv = "changing:Env"'))
+    assert replay(command, "--verify")["same"]
+    change_environment(command, old, new)
+    (one,) = replay(command, "--verify", code=1)["episodes"]
+    assert (one["difference"]["step"], one["difference"]["what"]) == (step, what)
+
+
+def test_pictures(command) -> None:
+    pil = pytest.importorskip("PIL.Image", reason="drawing needs Pillow: pip install pillow")
+    command.run(command.config(GRID))
+    (one,) = replay(command, "--render", "a.gif")["episodes"]
+    with pil.open(command.cwd / "a.gif") as image:
+        assert image.n_frames == one["steps"] + 1
+        first = image.convert("RGB").tobytes()
+        image.seek(image.n_frames - 1)
+        assert image.convert("RGB").tobytes() != first
+    replay(command, "--render", "a.png", "--episode", "0", "--env", "g")
+    with pil.open(command.cwd / "a.png") as image:
+        assert image.size[0] == image.size[1] > 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--env", "b"], "it has a"),
+        (["--episode", "9"], "expected recorded episode 9"),
+        (["--render", "a.jpg"], ".gif or .png"),
+        (["--render", "nowhere/a.gif"], "folder that exists"),
+        (["--render", "a.png"], "only environments with the render mode rgb_array"),
+    ],
+)
+def test_wrong_usage_is_said_in_words(command, arguments: list[str], words: str) -> None:
+    command.run(command.config(SEEDED))
+    done = command("replay", "latest", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(command.cwd.glob("a.*"))
+
+
+def test_a_run_is_only_read(command) -> None:
+    summary = command.run(command.config(SEEDED))
+    path = Path(summary["run_dir"])
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    replay(command, "--verify")
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    assert [run.name for run in path.parent.iterdir()] == [path.name]
+
+
+def test_damage_is_found_by_checksum_and_costs_one_episode(command) -> None:
+    summary = command.run(command.config(SEEDED))
+    trace = RunDir.open(Path(summary["run_dir"])).environment("a").trace
+    data = bytearray(trace.read_bytes())
+    data[len(data) // 2] ^= 4
+    trace.write_bytes(data)
+    found = replay(command, "--verify")
+    assert [one["episode"] for one in found["episodes"]] == [0, 2]

@@ -1,0 +1,91 @@
+"""What a policy remembers comes back, or it is said why not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from agentenv.fleet.policies import make_actor
+from agentenv.fleet.policy_state import LIMIT_BYTES, PolicyState
+from wayward import Closed, Learner, Network
+
+OBSERVATIONS = spaces.Dict({"noise": spaces.Box(0, 1, (2,), np.float64)})
+ACTIONS = [
+    spaces.Discrete(1000),
+    spaces.Box(-1, 1, (3,)),
+    spaces.Dict({"a": spaces.Discrete(9), "b": spaces.Tuple((spaces.MultiBinary(3), spaces.Text(4)))}),
+    spaces.Sequence(spaces.Box(0, 1, (2,))),
+    spaces.OneOf((spaces.Discrete(5), spaces.Box(0, 1, (2,)))),
+    spaces.Graph(spaces.Box(0, 1, (2,)), spaces.Discrete(3)),
+]
+
+
+@pytest.mark.parametrize("space", ACTIONS, ids=lambda space: type(space).__name__)
+def test_the_streams_of_any_action_space_go_on(space: spaces.Space[Any]) -> None:
+    space.seed(3)
+    for _ in range(7):
+        space.sample()
+    state = PolicyState(None, space).capture()
+    expected = [repr(space.sample()) for _ in range(20)]
+    space.seed(4)
+    assert [repr(space.sample()) for _ in range(20)] != expected
+    assert PolicyState(None, space).restore(state)
+    assert [repr(space.sample()) for _ in range(20)] == expected
+
+
+@pytest.mark.parametrize("kind", [Learner, Network])
+def test_a_policy_decides_as_it_would_have(kind: type) -> None:
+    look = np.random.default_rng(1)
+    seen = [{"noise": look.random(2)} for _ in range(60)]
+
+    def make() -> tuple[Any, PolicyState, spaces.Discrete]:
+        space = spaces.Discrete(2)
+        actor = make_actor(kind, OBSERVATIONS, space, seed=5, action_seed=6)
+        return actor, PolicyState(actor, space), space
+
+    actor, state, space = make()
+    for one in seen[:30]:
+        actor(one, space)
+    data = state.capture()
+    assert data
+    assert state.gap == ""
+    expected = [actor(one, space) for one in seen[30:]]
+    fresh, other, space = make()
+    assert [fresh(one, space) for one in seen[30:]] != expected
+    fresh, other, space = make()
+    assert other.restore(data)
+    assert [fresh(one, space) for one in seen[30:]] == expected
+
+
+def test_a_python_generator_is_kept() -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.rng = random.Random(1)
+
+    policy = Plain()
+    state = PolicyState(policy, spaces.Discrete(2))
+    data = state.capture()
+    expected = policy.rng.random()
+    assert state.restore(data)
+    assert policy.rng.random() == expected
+
+
+def test_what_cannot_be_kept_is_named() -> None:
+    policy = Closed(None, None, 0)
+    state = PolicyState(policy, spaces.Discrete(2))
+    assert state.capture() == b""
+    assert "'layers' is a list" in state.gap
+    large = Learner(None, None, 0)
+    large.total = np.zeros(LIMIT_BYTES)
+    state = PolicyState(large, spaces.Discrete(2))
+    assert state.capture() == b""
+    assert "at most" in state.gap
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 40, b"nonsense"])
+def test_damaged_state_is_refused(data: bytes) -> None:
+    assert not PolicyState(None, spaces.Discrete(2)).restore(data)
