@@ -34,7 +34,8 @@ def place(tmp_path: Path) -> Path:
     tmp_path.chmod(0o755)
     environment = '[[environments]]\nid = "a"\nenv = "soak_leaky:Clean"\ncount = 2\n'
     (tmp_path / "clean.toml").write_text(f"[global]\nseed = 1\n{environment}")
-    (tmp_path / "leaky.toml").write_text(f"[global]\nseed = 1\n{environment.replace('Clean', 'Memory')}")
+    leaky = environment.replace("Clean", "Memory") + 'on_crash = "raise"\n'
+    (tmp_path / "leaky.toml").write_text(f"[global]\nseed = 1\n{leaky}")
     return tmp_path
 
 

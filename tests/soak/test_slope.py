@@ -70,6 +70,13 @@ def test_dependence_between_neighbours_widens_the_bounds() -> None:
     assert bound.high - bound.low > free.high - free.low
 
 
+def test_stairs_and_bends_are_not_taken_for_dependence() -> None:
+    times = np.arange(256.0)
+    for curve in (np.floor(times / 32), (times / 64) ** 2):
+        assert fit(times, curve).low > 0
+        assert fit(times, -curve).high < 0
+
+
 def test_too_few_points_bound_nothing() -> None:
     trend = fit([0, 1, 2, 3], [1, 2, 3, 5])
     assert (trend.low, trend.high) == (-math.inf, math.inf)

@@ -10,6 +10,7 @@ import typer
 
 import agentenv
 from agentenv.cli.bench import bench
+from agentenv.cli.check import check
 from agentenv.cli.exits import OK, guarded, silence_stderr, silence_stdout
 from agentenv.cli.logs import logs
 from agentenv.cli.run import run
@@ -55,7 +56,7 @@ def describe(
     """
 
 
-for command in (run, runtimes, runs, logs, bench, schema, sweep):
+for command in (run, check, runtimes, runs, logs, bench, schema, sweep):
     app.command()(guarded(command))
 
 

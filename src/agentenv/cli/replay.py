@@ -136,7 +136,8 @@ def _play(
                 one = replayer.play(recorded, with_info=with_info, on_row=pictures.take)
                 if one.difference is None or "failure" not in one.difference.what:
                     pictures.take_last(replayer.render)
-                yield one, f"{render} ({pictures.save(replayer.fps)} frames)"
+                count = pictures.save(replayer.fps)
+                yield one, f"{render} ({count} frame{'s' if count != 1 else ''})"
 
 
 def _row(one: Replay) -> list[str]:

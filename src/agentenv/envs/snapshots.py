@@ -66,7 +66,8 @@ class Snapshot:
             )
         past = None
         if moment.past is not None:
-            past = [moment.past.segments, moment.past.outcomes.tobytes(), moment.past.binding.tobytes()]
+            arrays = moment.past.outcomes, moment.past.binding, moment.past.positions
+            past = [moment.past.segments, *(array.tobytes() for array in arrays)]
         body = encode([moment.how, moment.data, past, self.observation])
         header = {
             "env_id": self.env_id,
@@ -104,9 +105,9 @@ def load_snapshot(path: str | Path) -> Snapshot:
         how, state, past, observation = parts
         held = None
         if past is not None:
-            segments, outcomes, binding = past
+            segments, outcomes, binding, positions = past
             found = np.frombuffer(outcomes, np.uint64).reshape(-1, OUTCOME_WORDS)
-            held = Past(segments, found, np.frombuffer(binding, np.bool_))
+            held = Past(segments, found, np.frombuffer(binding, np.bool_), np.frombuffer(positions, np.int64))
         loaded = load_config(header["config"])
         config = replace(loaded, base_dir=Path(header["base_dir"]), source=str(header["source"]))
         moment = Moment(how, state, past=held)

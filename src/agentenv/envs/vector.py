@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from agentenv.config import config_from_keywords
 from agentenv.envs.env import FORKED, plain
 from agentenv.envs.infos import gather
+from agentenv.envs.resets import split_mask, spread_seed
+from agentenv.envs.snapshots import Snapshot
 from agentenv.envs.source import Source, env_name, refuse_commands, split_source
+from agentenv.envs.together import put_all, take_all, take_one
 from agentenv.errors import ClosedError, SandboxError
 from agentenv.fleet.answers import Answer
 from agentenv.fleet.context import RunContext
@@ -149,8 +152,9 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             options: Passed to every environment; ``reset_mask`` (bool array, shape (n,)) selects which are reset.
         """
         fleet = self._opened()
-        seeds = self._spread(seed)
-        chosen, options = self._split_mask(options)
+        seeds = self._first_seeds if seed is None else spread_seed(seed, self.num_envs)
+        self._first_seeds = [None] * self.num_envs
+        chosen, options = split_mask(options, self.num_envs)
         if fleet.dead():
             revived = fleet.revive()
             outside = [index for index in revived if chosen is not None and index not in chosen]
@@ -212,6 +216,56 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._any_ended = bool(self._ended.any())
         return self._observe(), channel.rewards.copy(), terminated, truncated, infos
 
+    def snapshot(self, mask: NDArray[np.bool_] | None = None) -> list[Snapshot | None]:
+        """Keep this moment of each environment, or of those of a mask of shape (n,); None for the others.
+
+        Raises:
+            SnapshotError: One cannot be kept; says which and why.
+        """
+        return take_all(self._opened(), mask, self._ended, self._variables, self._context.config)
+
+    def restore(
+        self,
+        snapshots: Sequence[Snapshot | None],
+        mask: NDArray[np.bool_] | None = None,
+        *,
+        reseed: int | str | None = None,
+    ) -> Any:
+        """Bring each environment, or those of a mask, to the snapshot at its position.
+
+        Args:
+            snapshots: One for each environment; None leaves one as it is.
+            mask: bool, shape (n,): which of them to use.
+            reseed: None goes on with the snapshots' random streams; an int or "spawn" gives each environment its own.
+
+        Returns:
+            The batched observation: the snapshots' where they were used.
+
+        Raises:
+            SnapshotError: One cannot be gone back to; says which and why.
+        """
+        fleet = self._opened()
+        self._variables = put_all(fleet, snapshots, mask, reseed, self._ended, self._variables)
+        self._any_ended = bool(self._ended.any())
+        return self._observe()
+
+    def broadcast(self, index: int, *, reseed: int | str | None = None) -> Any:
+        """Have all environments go on from where environment ``index`` is: a group of rollouts from one state.
+
+        Args:
+            index: Whose moment.
+            reseed: None: all go on with its random streams; an int or "spawn": each gets its own.
+
+        Returns:
+            The batched observation, all rows alike.
+
+        Raises:
+            SnapshotError: Its state cannot be had as bytes, which is the only way into other sandboxes; says why.
+        """
+        fleet = self._opened()
+        kept = take_one(fleet, range(self.num_envs)[index], self._ended, self._variables, self._context.config)
+        return self.restore([kept] * self.num_envs, reseed=reseed)
+
     def render(self) -> tuple[Any, ...] | None:
         """One frame of each environment."""
         fleet = self._opened()
@@ -249,7 +303,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         try:
             self._fleet.close()
         finally:
-            self._context.close()
+            self._context.release()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("an AgentVectorEnv holds living sandboxes and can be neither pickled nor copied: make another")
@@ -325,18 +379,6 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._opened()
         raise next(iter(self._failed.values()))
 
-    def _spread(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            seeds, self._first_seeds = self._first_seeds, [None] * self.num_envs
-            return seeds
-        self._first_seeds = [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + index for index in range(self.num_envs)]
-        seeds = [None if value is None else int(value) for value in seed]
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"expected one seed or {self.num_envs}, one for each environment; got {len(seeds)}")
-        return seeds
-
     def _seed_from(self, root: int | None) -> list[int | None]:
         """Seed the action space and return the seeds of the first reset, as far as the configuration gives any."""
         seeds = self._context.seeds
@@ -347,20 +389,6 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             seeds.environment(member.id, seed=member.seed) if member.seed is not None or root is not None else None
             for member in self._members
         ]
-
-    def _split_mask(self, options: dict[str, Any] | None) -> tuple[list[int] | None, dict[str, Any] | None]:
-        if options is None or "reset_mask" not in options:
-            return None, options
-        rest = {key: value for key, value in options.items() if key != "reset_mask"}
-        mask = options["reset_mask"]
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-            found = f"an array of {mask.dtype}" if isinstance(mask, np.ndarray) else type(mask).__name__
-            raise TypeError(f"options['reset_mask']: expected a numpy array of bool, got {found}")
-        if mask.shape != (self.num_envs,):
-            raise ValueError(f"options['reset_mask']: expected shape ({self.num_envs},), got {mask.shape}")
-        if not mask.any():
-            raise ValueError("options['reset_mask']: expected at least one True")
-        return np.flatnonzero(mask).tolist(), rest
 
     def _disown(self) -> None:
         self.closed = True

@@ -195,7 +195,9 @@ class Bases:
             except (OSError, SandboxError):
                 losses[number] = PeerLost(number)
         firsts = {number: fleet.groups[number][0] for number in ordered}
-        losses |= fleet.ask(Op.COPY, list(firsts.values()), [encode(None)] * len(firsts), _timeout_s(fleet, firsts.values()))
+        losses |= fleet.ask(
+            Op.COPY, list(firsts.values()), [encode(None)] * len(firsts), _timeout_s(fleet, firsts.values())
+        )
         for number, parked in ordered.items():
             reason: str | None = "its process ended"
             try:

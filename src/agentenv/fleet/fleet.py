@@ -12,7 +12,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-
 from agentenv.channel.contract import PeerLost
 from agentenv.config import EnvironmentConfig
 from agentenv.errors import ClosedError, ProtocolError, SandboxError
@@ -92,7 +91,10 @@ class Fleet(Crew):
                 self.journal.note(op, members, payloads, self.action_bytes if op is Op.STEP else None)
         self._current = (op, members, payloads, timeout_s)
         if self.recovery.due:
+            before = self.renewals
             self.recovery.checkpoint()
+            if self.renewals != before and op is Op.STEP:
+                self._write_actions(range(self.count))  # they lay in memory that was replaced
         self._began = perf_counter()
         self.channel.post(op, members, payloads, timeout_s=timeout_s)
         if self.recovery.quarantined:
@@ -214,10 +216,8 @@ class Fleet(Crew):
         again: list[bytes] | None = None
         if payloads is not None:
             again = [payloads[index if asked is None else list(asked).index(index)] for index in chosen]
-        for index in chosen if op is Op.STEP else ():
-            action = self.journal.action(index)
-            if action is not None:
-                self.action_bytes[index] = action
+        if op is Op.STEP:
+            self._write_actions(chosen)
         return self.ask(op, chosen, again, timeout_s)
 
     @property
@@ -233,6 +233,12 @@ class Fleet(Crew):
             SandboxError: It raised, or broke the protocol.
         """
         return self._answer(index).value
+
+    def _write_actions(self, members: Sequence[int]) -> None:
+        for index in members:
+            action = self.journal.action(index)
+            if action is not None:
+                self.action_bytes[index] = action
 
     def _recover(self, losses: dict[int, PeerLost]) -> None:
         try:

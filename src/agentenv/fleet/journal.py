@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentenv.wire.slot import OUTCOME_WORDS, Op
-from agentenv.wire.views import Bytes
 
 _BLOCK_BYTES = 1 << 19
 _MOST_STEPS = 1024
@@ -67,11 +66,21 @@ class Past:
         segments: As ``Op.REPLAY`` takes them.
         outcomes: What came back, uint64 of shape (k, OUTCOME_WORDS).
         binding: bool of shape (k,): whether the outcome must come again. What a call returned need not.
+        positions: int64 of shape (k,): where in the journal each stands.
     """
 
     segments: list[Segment]
     outcomes: NDArray[np.uint64]
     binding: NDArray[np.bool_]
+    positions: NDArray[np.int64]
+
+    def singly(self) -> list[Segment]:
+        """The segments, one for each request."""
+        found: list[Segment] = []
+        for op, count, data in self.segments:
+            size = len(data) // count
+            found += [[op, 1, data[number * size : (number + 1) * size]] for number in range(count)]
+        return found
 
 
 class Journal:
@@ -168,6 +177,7 @@ class Journal:
         """
         segments: list[Segment] = []
         outcomes, binding = [np.empty((0, OUTCOME_WORDS), np.uint64)], [np.empty(0, np.bool_)]
+        positions = [np.empty(0, np.int64)]
         for block in self._blocks:
             if block.end <= position or block.used == 0:
                 continue
@@ -176,15 +186,18 @@ class Journal:
                 count, data, found = rows.stop - rows.start, block.actions[rows, index].tobytes(), block.outcomes
                 segments.append([int(Op.STEP), count, data])
                 outcomes.append(found[rows, index])
+                first = block.first + rows.start
             elif (place := _place(block, index)) is not None:
                 fixed = b"" if block.actions is None else block.actions[index].tobytes()
                 segments.append([int(block.op), 1, fixed + block.payloads[place]])
                 outcomes.append(block.outcomes[place][np.newaxis])
+                first = block.first
             else:
                 continue
+            positions.append(np.arange(first, first + len(outcomes[-1]), dtype=np.int64))
             is_bound = isinstance(block, _Steps) or block.op in (Op.STEP, Op.RESET)
             binding.append(np.full(len(outcomes[-1]), is_bound))
-        return Past(segments, np.concatenate(outcomes), np.concatenate(binding))
+        return Past(segments, *map(np.concatenate, (outcomes, binding, positions)))
 
     def recent(self, index: int, count: int) -> list[dict[str, Any]]:
         """The last entries of environment ``index``, oldest first, for a person to read."""

@@ -14,7 +14,7 @@ from agentenv.channel.contract import PeerLost
 from agentenv.errors import AgentEnvError, SandboxError, SnapshotError
 from agentenv.fleet.bases import State, copy_refusal
 from agentenv.fleet.journal import Past
-from agentenv.fleet.recovery import difference
+from agentenv.fleet.repetition import difference
 from agentenv.sandbox.contract import ParkedCopy, Sandbox
 from agentenv.wire.slot import Op
 from agentenv.wire.values import encode
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentenv.fleet.fleet import Fleet
 
 How = Literal["state", "pickle", "fork", "replay"]
-"""The environment's own methods; its attributes, pickled; a forked process; everything done again since it was built."""
+"""By the environment's own methods; by its attributes, pickled; as a forked process; by doing all again."""
 
 _ATTEMPTS = 3
 
@@ -47,13 +47,14 @@ class Moment:
     reasons: tuple[str, ...] = ()
 
 
-def take(fleet: Fleet, index: int, how: How | None = None) -> Moment:
+def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = False) -> Moment:
     """Keep the present moment of one environment.
 
     Args:
         fleet: The environments.
         index: Which.
         how: The way to keep it; None takes the best that works.
+        portable: Not as a forked process, which is of use in its own sandbox only.
 
     Raises:
         SnapshotError: It cannot be kept, or not so; says why.
@@ -69,7 +70,7 @@ def take(fleet: Fleet, index: int, how: How | None = None) -> Moment:
                 reasons.append(reason)
             case _:
                 reasons.append("the environment offers another way")
-    if how in (None, "fork"):
+    if how == "fork" or (how is None and not portable):
         parked, reason = _park(fleet, fleet.channel.group_of(index))
         if parked is not None:
             return Moment("fork", parked=parked, reasons=tuple(reasons))

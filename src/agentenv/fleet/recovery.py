@@ -1,9 +1,9 @@
 """Bringing back what died, so that nobody who steps the environments notices.
 
-For every sandbox that is lost while a request runs: find the cause, ask the restart policy, put a process in its place,
-take on the best base there is (``agentenv.fleet.bases``), repeat what the journal says has happened since, compare every
-outcome with what was handed out, and ask again what was not answered. When an outcome differs the environment is not
-deterministic: the episode is then ended as truncated, with the reason in ``info["agentenv"]``.
+For every sandbox that is lost while a request runs: find the cause, ask the restart policy, put a process in its
+place, take on the best base there is (``agentenv.fleet.bases``), repeat what the journal says has happened since,
+compare every outcome with what was handed out, and ask again what was not answered. When an outcome differs the
+environment is not deterministic: the episode is then ended as truncated, the reason in ``info["agentenv"]``.
 
 The loop is here; what it decides by are pure functions elsewhere (``restarts``, ``sandbox.cause``, ``cadence``).
 """
@@ -17,18 +17,18 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from agentenv.channel.contract import PeerLost
 from agentenv.errors import AgentEnvError, Cause, CauseKind, Owner, SandboxDied, SandboxError
 from agentenv.fleet.bases import Bases
 from agentenv.fleet.cadence import Cadence
 from agentenv.fleet.crashes import CrashReport, How
+from agentenv.fleet.journal import Past
 from agentenv.fleet.postmortem import Victim, describe_recovery
+from agentenv.fleet.repetition import difference, repeat
 from agentenv.fleet.restarts import History, Quarantine, RestartPolicy, decide
-from agentenv.wire.slot import OUTCOME_WORDS, Flag, Op
+from agentenv.wire.slot import Flag, Op
 from agentenv.wire.values import encode
 
 if TYPE_CHECKING:
@@ -388,30 +388,26 @@ class Recovery:
 
     def _replay(self, deaths: list[Death]) -> dict[int, PeerLost]:
         fleet, journal = self._fleet, self._fleet.journal
-        pasts = {}
+        pasts: dict[int, Past] = {}
         for death in deaths:
             for index in fleet.groups[death.number]:
                 death.base = self._position(death, index)
-                past = journal.since(index, death.base)
-                if len(past.outcomes):
-                    pasts[index] = past
-        members = list(pasts)
-        timeout_s = self._timeout_s(members) + 2 * fleet.busy_s
-        losses = fleet.ask(Op.REPLAY, members, [encode(pasts[index].segments) for index in members], timeout_s)
+                held = journal.since(index, death.base)
+                if len(held.outcomes):
+                    pasts[index] = held
+        answers, losses = repeat(fleet, pasts, self._timeout_s(list(pasts)) + 2 * fleet.busy_s)
         for death in deaths:
             if death.number in losses:
                 continue
             for index in fleet.groups[death.number]:
-                done = pasts.get(index)
-                if done is None or death.cut:
+                past, answer = pasts.get(index), answers.get(index)
+                if past is None or death.cut:
                     continue
-                try:
-                    death.cut = difference(done.outcomes, done.binding, fleet.value(index))
-                    death.replayed += len(done.outcomes)
-                except PeerLost as lost:
-                    losses[death.number] = lost
-                except SandboxError as error:
-                    death.cut = f"what it did cannot be done again: {str(error).splitlines()[0]}"
+                if isinstance(answer, SandboxError):
+                    death.cut = f"what it did cannot be done again: {str(answer).splitlines()[0]}"
+                else:
+                    death.cut = difference(past.outcomes, past.binding, answer)
+                    death.replayed += len(past.outcomes)
         return losses
 
     def _position(self, death: Death, index: int) -> int:
@@ -468,19 +464,3 @@ class Recovery:
     def _timeout_s(self, members: Sequence[int]) -> float:
         chosen = [self._fleet.members[index] for index in members]
         return max((member.reset_timeout_s + member.step_timeout_s for member in chosen), default=60.0)
-
-
-def difference(expected: Any, binding: Any, answered: Any) -> str:
-    """Where repeated outcomes differ from those that were handed out; "" when nowhere."""
-    if not isinstance(answered, bytes) or len(answered) != expected.nbytes:
-        return "what it did, done again, gave no comparable outcome"
-    found = np.frombuffer(answered, np.uint64).reshape(-1, OUTCOME_WORDS)
-    wrong = np.flatnonzero((found != expected).any(axis=1) & binding)
-    if not len(wrong):
-        return ""
-    place = int(wrong[0])
-    names = np.array(["flags", "reward", "observation or info"])[found[place] != expected[place]]
-    return (
-        f"it is not deterministic: of {len(expected)} requests done again, number {place + 1} gave another"
-        f" {', '.join(names)}"
-    )

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from agentenv.config import Config, EnvironmentConfig
-from agentenv.errors import ConfigError, Problem, SandboxError
+from agentenv.errors import ConfigError, EnvError, Problem, SandboxError
 from agentenv.fleet.answers import Answer
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.differences import Difference, describe, unlike
@@ -72,6 +72,7 @@ class Replayer(AbstractContextManager["Replayer"]):
         Raises:
             RuntimeUnavailable: This machine cannot run it.
             EnvError, SandboxDied, StepTimeout: It cannot be built.
+            ConfigError: It has no frames, where they are wanted.
         """
         self._environment = environment
         if render:
@@ -79,6 +80,11 @@ class Replayer(AbstractContextManager["Replayer"]):
         self._context = RunContext(config, [environment], record=False)
         try:
             self._fleet = Fleet(self._context, [environment])
+        except EnvError as error:
+            self._context.close()
+            if render:
+                raise _no_frames(f"it cannot be built with render_mode rgb_array: {error.message}") from error
+            raise
         except BaseException:
             self._context.close()
             raise
@@ -175,10 +181,14 @@ class Replayer(AbstractContextManager["Replayer"]):
         """
         frame = self._fleet.call(Op.RENDER, None, [0], self._environment.step_timeout_s)[0]
         if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3):
-            message = f"expected frames of shape (height, width, 3) from render(), got {type(frame).__name__}"
-            hint = "only environments with the render mode rgb_array can be drawn"
-            raise ConfigError([Problem("argument", "--render", message, hint)])
+            raise _no_frames(f"its render() returned {type(frame).__name__}")
         return frame
+
+
+def _no_frames(got: str) -> ConfigError:
+    message = f"expected an environment that renders frames of shape (height, width, 3); {got}"
+    hint = "only environments with the render mode rgb_array can be drawn"
+    return ConfigError([Problem("argument", "--render", message, hint)])
 
 
 def _chain(rows: Rows) -> str:

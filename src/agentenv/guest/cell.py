@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
@@ -102,6 +103,7 @@ def _become_environment(control: socket.socket, settings: dict[str, Any], *, par
         else:
             from agentenv.guest import envhost
 
+            gc.enable()  # the zygote turned it off, to keep its own pages shared
             stacks.register()
             status = envhost.main(control, settings)
     except SystemExit as end:

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 MAX_BLOCKS = 32
 CONFIDENCE = 0.99
-# Beyond this, what looks like dependence is mostly the bend of a curve, which a straight line leaves in its residuals.
+# More cannot be told from as few blocks.
 _MOST_DEPENDENCE = 0.6
 
 
@@ -69,7 +69,7 @@ def fit(times_s: Sequence[float] | Floats, values: Sequence[float] | Floats, con
     slopes = _slopes(x, y)
     slope = float(np.median(slopes)) if slopes.size else 0.0
     intercept = float(np.median(y - slope * x))
-    spread = math.sqrt(_variance(y) * _inflation(y - slope * x))
+    spread = math.sqrt(_variance(y) * _inflation(y - _monotone(y, rising=slope >= 0)))
     low, high = _bounds(slopes, NormalDist().inv_cdf(0.5 + confidence / 2) * spread)
     return Trend(
         slope=slope,
@@ -102,6 +102,23 @@ def _variance(y: Floats) -> float:
     n = y.size
     ties = np.unique(y, return_counts=True)[1].astype(np.float64)
     return float(n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
+
+
+def _monotone(y: Floats, *, rising: bool) -> Floats:
+    """The monotone series nearest to this one: neighbours in the wrong order are replaced by their mean.
+
+    What is left beside it is noise. Beside a straight line, the bend of a curve or the treads of stairs would be left
+    as well, and would count as dependence.
+    """
+    levels: list[tuple[float, int]] = []
+    for value in y if rising else -y:
+        mean, count = float(value), 1
+        while levels and levels[-1][0] > mean:
+            before, weight = levels.pop()
+            mean, count = (mean * count + before * weight) / (count + weight), count + weight
+        levels.append((mean, count))
+    curve = np.repeat([mean for mean, _ in levels], [count for _, count in levels])
+    return curve if rising else -curve
 
 
 def _inflation(residuals: Floats) -> float:

@@ -1,0 +1,82 @@
+"""Snapshots of the environments of a vector."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentenv.config import Config
+from agentenv.envs.snapshots import Snapshot, spread_seeds
+from agentenv.fleet import moments
+from agentenv.fleet.fleet import Fleet
+
+Leaves = list[Sequence[object]]
+"""For each environment, the variable-size leaves of its last observation."""
+
+
+def take_one(fleet: Fleet, index: int, ended: NDArray[np.bool_], leaves: Leaves, config: Config) -> Snapshot:
+    """Keep the present moment of one environment, as bytes or to be done again: good for every position of a vector.
+
+    Raises:
+        SnapshotError: It cannot be kept so; says why.
+    """
+    moment = moments.take(fleet, index, portable=True)
+    member = fleet.members[index]
+    observation = copy.deepcopy(fleet.observations.take(index, leaves[index]))
+    own = replace(config, environments=(member,))
+    return Snapshot(member.id, moment.how, moment.reasons, observation, bool(ended[index]), own, moment)
+
+
+def take_all(
+    fleet: Fleet, mask: NDArray[np.bool_] | None, ended: NDArray[np.bool_], leaves: Leaves, config: Config
+) -> list[Snapshot | None]:
+    """Keep the moment of the environments a mask chooses; None for the others.
+
+    Raises:
+        SnapshotError: One cannot be kept; says which and why.
+    """
+    chosen = set(moments.positions(mask, fleet.count))
+    return [take_one(fleet, index, ended, leaves, config) if index in chosen else None for index in range(fleet.count)]
+
+
+def put_all(
+    fleet: Fleet,
+    snapshots: Sequence[Snapshot | None],
+    mask: NDArray[np.bool_] | None,
+    reseed: int | str | None,
+    ended: NDArray[np.bool_],
+    leaves: Leaves,
+) -> Leaves:
+    """Bring environments to snapshots, and their observations into their slots; returns the leaves of all.
+
+    Args:
+        fleet: The environments.
+        snapshots: One for each position; None leaves one as it is.
+        mask: bool, shape (n,): which of them to use.
+        reseed: See ``spread_seeds``.
+        ended: Which episodes are over; updated.
+        leaves: The present ones.
+
+    Raises:
+        ValueError: Another number of snapshots.
+        SnapshotError: One cannot be gone back to.
+    """
+    if len(snapshots) != fleet.count:
+        raise ValueError(f"expected {fleet.count} snapshots, one for each environment; got {len(snapshots)}")
+    chosen = {i: kept for i in moments.positions(mask, fleet.count) if (kept := snapshots[i]) is not None}
+    spawned = [fleet.context.seeds.environment(f"{fleet.members[i].id}/restore", episode=i) for i in chosen]
+    seeds = dict(zip(chosen, spread_seeds(reseed, len(chosen), spawned), strict=True))
+    moments.put(
+        fleet,
+        {index: kept.moment for index, kept in chosen.items()},
+        {index: seed for index, seed in seeds.items() if seed is not None},
+    )
+    found = list(leaves)
+    for index, kept in chosen.items():
+        found[index] = fleet.put_observation(index, kept.observation)
+        ended[index] = kept.ended
+    return found

@@ -1,0 +1,291 @@
+"""Environments that are killed while somebody steps them: what comes out must be what would have come out anyway."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentenv import AgentENV, AgentVectorEnv, SandboxDied
+from agentenv.errors import CauseKind
+from agentenv.testing import exact, traces
+
+ENDLESS: dict[str, Any] = {"max_restarts": 100_000, "restart_backoff_s": 0.0}
+SEED = 4
+MODES = ["NextStep", "SameStep"]
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_worker(vec: Any, index: int) -> None:
+    """The process of the environment, and of the copy parked beside it every other time."""
+    sandbox = vec._fleet.sandboxes[vec._fleet.channel.group_of(index)]
+    kill(sandbox._worker.pid)
+
+
+def kill_cell(vec: Any, index: int) -> None:
+    kill(vec._fleet.sandboxes[vec._fleet.channel.group_of(index)].pid)
+
+
+def kill_everything(vec: Any, index: int) -> None:
+    for sandbox in vec._fleet.sandboxes:
+        for child in children(sandbox.pid):
+            kill(child)
+
+
+def kill_zygote(vec: Any, index: int) -> None:
+    kill(children(children(vec._context.runtime._zygote.pid)[0])[0])
+
+
+def kill_outer(vec: Any, index: int) -> None:
+    kill(vec._context.runtime._zygote.pid)
+
+
+def play(vec: Any, steps: int, strike: Callable[[int], None] = lambda step: None, seed: int | None = 3) -> list[Any]:
+    """Everything that reset and step return."""
+    vec.action_space.seed(7)
+    seen: list[Any] = [vec.reset(seed=seed)]
+    for step in range(steps):
+        strike(step)
+        seen.append(vec.step(vec.action_space.sample()))
+    return seen
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    for step, (one, other) in enumerate(zip(found, expected, strict=True)):
+        exact.assert_same(one, other, f"step {step}")
+
+
+def disturbed(
+    env: str, how: Callable[[Any, int], None], *, every: int, **keys: Any
+) -> tuple[list[Any], AgentVectorEnv]:
+    """200 steps of three environments, one of which is struck every so often; the vector is closed."""
+    rng = random.Random(5)
+    vec = AgentVectorEnv.from_env(env, num_envs=3, seed=SEED, **ENDLESS, **keys)
+    try:
+        seen = play(vec, 200, lambda step: how(vec, rng.randrange(3)) if step % every == every - 1 else None)
+        # What bubblewrap itself does is only to wait: without it, nobody has died.
+        assert vec._fleet.recovery.recovered > 0 or how is kill_outer
+        return seen, vec
+    finally:
+        vec.close()
+
+
+def quiet(env: str, **keys: Any) -> list[Any]:
+    vec = AgentVectorEnv.from_env(env, num_envs=3, seed=SEED, **keys)
+    try:
+        return play(vec, 200)
+    finally:
+        vec.close()
+
+
+@pytest.mark.parametrize("checkpoint_every", [20, "never", "auto"])
+@pytest.mark.parametrize("mode", MODES)
+def test_killed_processes_leave_no_trace_in_what_comes_out(mode: str, checkpoint_every: Any) -> None:
+    keys = {"autoreset_mode": mode, "checkpoint_every": checkpoint_every}
+    assert_same(disturbed("frail:Walk", kill_worker, every=23, **keys)[0], quiet("frail:Walk", **keys))
+
+
+@pytest.mark.parametrize("how", [kill_cell, kill_everything, kill_zygote, kill_outer])
+def test_whatever_process_of_ours_is_killed(how: Callable[[Any, int], None]) -> None:
+    keys = {"checkpoint_every": 20, "runtime": "bubblewrap"}
+    assert_same(disturbed("frail:Walk", how, every=67, **keys)[0], quiet("frail:Walk", **keys))
+
+
+@pytest.mark.parametrize("env", ["frail:Native", "frail:Forgetful", "frail:Threaded", "frail:Reading"])
+@pytest.mark.parametrize("how", [kill_worker, kill_cell])
+def test_every_rung_of_the_ladder_leads_back(env: str, how: Callable[[Any, int], None]) -> None:
+    keys = {"checkpoint_every": 20}
+    assert_same(disturbed(env, how, every=41, **keys)[0], quiet(env, **keys))
+
+
+@pytest.mark.parametrize("per_sandbox", [2, 3])
+def test_all_of_a_shared_sandbox_come_back(per_sandbox: int) -> None:
+    keys = {"envs_per_sandbox": per_sandbox, "checkpoint_every": 20}
+    assert_same(disturbed("frail:Walk", kill_worker, every=41, **keys)[0], quiet("frail:Walk", **keys))
+
+
+def test_wrappers_go_on_with_what_they_have_counted() -> None:
+    keys: dict[str, Any] = {
+        "wrappers": [
+            {"wrapper": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 11}},
+            "gymnasium.wrappers:NormalizeObservation",
+            "gymnasium.wrappers:RecordEpisodeStatistics",
+        ],
+        "checkpoint_every": 20,
+    }
+    found, expected = disturbed("frail:Walk", kill_worker, every=23, **keys)[0], quiet("frail:Walk", **keys)
+    ends = 0
+    for *_, infos in [*found[1:], *expected[1:]]:
+        for name in ("episode", "_episode"):
+            if name in infos:
+                infos[name] = dict(infos[name]) if isinstance(infos[name], dict) else infos[name]
+        if "episode" in infos:
+            ends += 1
+            del infos["episode"]["t"], infos["episode"]["_t"]  # how long it took
+    assert ends >= 30
+    assert_same(found, expected)
+
+
+def test_the_single_face_recovers_as_well_and_so_does_an_unseeded_one() -> None:
+    with AgentENV.from_env("frail:Walk", seed=11, checkpoint_every=20, **ENDLESS) as env:
+        env.action_space.seed(1)
+        plain = [env.reset()] + [env.step(env.action_space.sample()) for _ in range(60)]
+    with AgentENV.from_env("frail:Walk", seed=11, checkpoint_every=20, **ENDLESS) as env:
+        env.action_space.seed(1)
+        killed = [env.reset()]
+        for step in range(60):
+            if step in (3, 30, 31, 59):
+                kill_worker(env, 0)
+            killed.append(env.step(env.action_space.sample()))
+        assert env._fleet.recovery.recovered == 4
+    assert_same(killed, plain)
+    with AgentENV.from_env("frail:Walk", checkpoint_every="never", **ENDLESS) as env:
+        env.reset()
+        for step in range(10):
+            if step == 5:
+                kill_worker(env, 0)
+            *_, truncated, info = env.step(0)
+            assert not truncated
+            assert "agentenv" not in info
+
+
+def test_a_death_while_nobody_asks_is_made_up_for_at_the_next_reset() -> None:
+    with AgentENV.from_env("frail:Walk", **ENDLESS) as env:
+        first = env.reset(seed=5)
+        env.step(0)
+        kill_worker(env, 0)
+        assert_same([env.reset(seed=5)], [first])
+
+
+def test_what_cannot_be_repeated_is_truncated_with_the_reason() -> None:
+    vec = AgentVectorEnv.from_env("frail:Erratic", num_envs=2, checkpoint_every="never", **ENDLESS)
+    vec.reset(seed=1)
+    for _ in range(5):
+        vec.step(np.zeros(2, np.int64))
+    kill_worker(vec, 1)
+    _, rewards, terminated, truncated, infos = vec.step(np.zeros(2, np.int64))
+    assert (truncated.tolist(), terminated.tolist(), rewards[1]) == ([False, True], [False, False], 0.0)
+    assert infos["_agentenv"].tolist() == [False, True]
+    assert "not deterministic" in infos["agentenv"]["truncated"][1]
+    *_, truncated, infos = vec.step(np.zeros(2, np.int64))
+    assert not truncated.any()
+    assert infos["_began"].tolist() == [False, True]
+    vec.close()
+
+
+@pytest.mark.parametrize("how", ["exit", "segv", "hang"])
+def test_a_step_that_is_always_deadly_ends_the_episode(how: str) -> None:
+    keys: dict[str, Any] = {"env_kwargs": {"how": how}, "step_timeout_s": 0.5, "checkpoint_every": 4}
+    vec = AgentVectorEnv.from_env("frail:Mortal", num_envs=2, **keys)
+    vec.reset(seed=1)
+    for _ in range(6):
+        *_, truncated, _ = vec.step(np.zeros(2, np.int64))
+        assert not truncated.any()
+    *_, truncated, infos = vec.step(np.array([0, 2]))
+    assert truncated.tolist() == [False, True]
+    assert "at this very request" in infos["agentenv"]["truncated"][1]
+    observations, *_ = vec.step(np.zeros(2, np.int64))
+    assert np.isfinite(observations).all()
+    vec.close()
+
+
+def test_truncate_ends_the_episode_at_once() -> None:
+    vec = AgentVectorEnv.from_env("frail:Walk", num_envs=2, on_crash="truncate", **ENDLESS)
+    vec.reset(seed=1)
+    vec.step(np.zeros(2, np.int64))
+    kill_worker(vec, 0)
+    *_, truncated, infos = vec.step(np.zeros(2, np.int64))
+    assert truncated.tolist() == [True, False]
+    assert infos["agentenv"]["cause"][0] == "signal"
+    before = vec.step(np.zeros(2, np.int64))[0]
+    kill_worker(vec, 0)
+    vec.step(np.zeros(2, np.int64))
+    after = vec.step(np.zeros(2, np.int64))[0]
+    assert before[0].tolist() != after[0].tolist(), "the same episode again"
+    vec.close()
+
+
+@pytest.mark.parametrize("mode", [*MODES, "Disabled"])
+def test_used_up_restarts_quarantine_one_and_spare_the_others(mode: str) -> None:
+    vec = AgentVectorEnv.from_env("frail:Walk", num_envs=3, max_restarts=2, restart_backoff_s=0.0, autoreset_mode=mode)
+    vec.reset(seed=1)
+    for number in range(3):
+        kill_worker(vec, 1)
+        _, rewards, _, truncated, infos = vec.step(np.zeros(3, np.int64))
+        assert truncated.tolist() == [False, number == 2, False]
+        if mode == "Disabled" and truncated.any():
+            vec.reset(options={"reset_mask": truncated})
+    assert rewards[1] == 0.0
+    assert "restart" in infos["agentenv"]["reason"][1]
+    assert infos["agentenv"]["quarantined"][1]
+    for _ in range(3):
+        observations, _, _, truncated, infos = vec.step(np.zeros(3, np.int64))
+        assert (truncated[1], truncated[0]) == (True, False)
+        assert vec.single_observation_space.contains(observations[1])
+        if mode == "Disabled":
+            vec.reset(options={"reset_mask": truncated})
+    with pytest.raises(SandboxDied, match="quarantined"):
+        vec.get_attr("steps")
+    vec.close()
+
+
+def test_a_quarantine_raises_where_that_is_wanted_and_where_there_is_only_one() -> None:
+    vec = AgentVectorEnv.from_env("frail:Walk", num_envs=2, max_restarts=0, on_quarantine="raise")
+    vec.reset(seed=1)
+    kill_worker(vec, 1)
+    with pytest.raises(SandboxDied) as caught:
+        vec.step(np.zeros(2, np.int64))
+    assert (caught.value.index, caught.value.cause.kind) == (1, CauseKind.SIGNAL)
+    assert "not restarted" in caught.value.__notes__[0]
+    vec.reset(seed=1)
+    vec.step(np.zeros(2, np.int64))
+    vec.close()
+    with AgentENV.from_env("frail:Walk", restart="never") as env:
+        env.reset()
+        kill_worker(env, 0)
+        with pytest.raises(SandboxDied):
+            env.step(0)
+
+
+def test_random_kills_of_anything_leave_nothing_behind() -> None:
+    """Whoever is hit: a worker, a parked copy, a cell's first process, the zygote, bubblewrap; often twice in a row."""
+    before = traces.take()
+    keys = {"checkpoint_every": 15, "runtime": "bubblewrap"}
+    expected = quiet("frail:Walk", **keys)
+    rng = random.Random(17)
+    vec = AgentVectorEnv.from_env("frail:Walk", num_envs=3, seed=SEED, **ENDLESS, **keys)
+
+    def strike(step: int) -> None:
+        if step % 4 == 0:
+            cells = [sandbox.pid for sandbox in vec._fleet.sandboxes]
+            inside = [child for cell in cells for child in children(cell)] if rng.random() < 0.9 else []
+            for victim in rng.sample([*cells, *inside], 1 + (rng.random() < 0.3)):
+                kill(victim)
+            if rng.random() < 0.1:
+                (kill_zygote if rng.random() < 0.5 else kill_outer)(vec, 0)
+
+    def strike_softly(step: int) -> None:
+        with contextlib.suppress(OSError, IndexError):  # somebody of theirs was just killed
+            strike(step)
+
+    try:
+        assert_same(play(vec, 200, strike_softly), expected)
+        assert vec._fleet.recovery.recovered >= 20
+    finally:
+        vec.close()
+    assert traces.take().left_since(before) == []

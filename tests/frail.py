@@ -1,0 +1,106 @@
+"""Environments that die, or are hard to bring back, imported by name inside the sandboxes of the tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """A random walk whose noise comes from three generators; an info now and then, a few dozen steps an episode."""
+
+    observation_space: Any = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space: Any = spaces.Discrete(3)
+
+    def __init__(self, length: int = 37) -> None:
+        self.length, self.steps, self.place = length, 0, np.zeros(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps, self.place = 0, self.np_random.normal(size=3)
+        return self.place.copy(), {"began": self.steps}
+
+    def step(self, action: Any) -> Step:
+        self.steps += 1
+        self.place += [self.np_random.normal(), np.random.normal(), float(action)]
+        info = {"place": float(self.place[0])} if self.steps % 5 == 0 else {}
+        return self.place.copy(), float(self.place[1]), False, self.steps >= self.length, info
+
+
+class Native(Walk):
+    """Keeps its place where no pickle reaches, and cannot be pickled at all."""
+
+    def __init__(self, length: int = 37) -> None:
+        super().__init__(length)
+        self.lock = threading.Lock()
+
+
+class Forgetful(Walk):
+    """Says that its state can be kept, and keeps none of it."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: Any) -> None:
+        self.steps = 0
+
+
+class Threaded(Native):
+    """Runs a thread, and cannot be pickled: only repeating is left."""
+
+    def __init__(self, length: int = 37) -> None:
+        super().__init__(length)
+        threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+
+
+class Erratic(Walk):
+    """Draws from the system, which cannot be repeated."""
+
+    def step(self, action: Any) -> Step:
+        _, reward, terminated, truncated, info = super().step(action)
+        self.place[2] = int.from_bytes(os.urandom(4), "little")
+        return self.place.copy(), reward, terminated, truncated, info
+
+
+class Mortal(Walk):
+    """Dies at the seventh step of an episode if the action is 2: it exits, gets a signal, or never answers."""
+
+    def __init__(self, how: str = "exit") -> None:
+        super().__init__(20)
+        self.how = how
+
+    def step(self, action: Any) -> Step:
+        if self.steps == 6 and action == 2:
+            if self.how == "exit":
+                os._exit(3)
+            if self.how == "segv":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            time.sleep(1e6)
+        return super().step(action)
+
+
+class Reading(Walk):
+    """Observes text and an array, and answers far more than fits into shared memory."""
+
+    observation_space: Any = spaces.Dict(
+        {"said": spaces.Text(20_000, min_length=0), "place": spaces.Box(-np.inf, np.inf, (3,), np.float64)}
+    )
+    action_space: Any = spaces.Dict({"move": spaces.Discrete(3), "say": spaces.Text(8, min_length=0)})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        place, info = super().reset(seed=seed)
+        return {"said": "", "place": place}, info
+
+    def step(self, action: Any) -> Step:
+        place, reward, terminated, truncated, info = super().step(action["move"])
+        said = (action["say"] + "abcdefgh") * 2000
+        return {"said": said[:20_000], "place": place}, reward, terminated, truncated, {**info, "large": "x" * 50_000}
