@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from agentenv import AgentENV, Config, load_config
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
+from agentenv.fleet.manifest import git_state
 from agentenv.sandbox.runtimes._runid import new_run_id
 from agentenv.soak import counts
 from agentenv.soak.judge import HOUR_S, Limit, Outcome, judge
@@ -159,6 +160,7 @@ def main() -> int:
     results: dict[str, Any] = {
         "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, Linux {platform.release()}",
         "python": platform.python_version(),
+        "sources": git_state(Path(__file__).parent),
         "environment": options.env,
         "load before": os.getloadavg()[0],
     }

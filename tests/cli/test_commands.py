@@ -16,7 +16,7 @@ from agentenv.sandbox.registry import REGISTRY
 from cgroup_children import SUPPORT, needs
 from cli_watch import groups, poll
 
-COMMANDS = ("run", "check", "runtimes", "runs", "logs", "bench", "schema", "sweep")
+COMMANDS = ("run", "check", "runtimes", "runs", "logs", "crashes", "bench", "soak", "schema", "sweep")
 
 
 def test_version_and_help(command) -> None:

@@ -64,9 +64,11 @@ def kill_in_the_middle(command, config: str, *, env_id: str, size: int, **option
         assert process.poll() is None, process.communicate()
         return any(p.stat().st_size >= size for p in places.glob(f"*/environments/{env_id}/trace.bin"))
 
-    poll(there, "the trace to grow")
-    process.kill()
-    process.communicate()
+    try:
+        poll(there, "the trace to grow", 60)
+    finally:
+        process.kill()
+        process.communicate()
     (path,) = places.iterdir()
     return RunDir.open(path)
 
@@ -107,25 +109,25 @@ def test_an_episode_goes_on_in_its_middle(command) -> None:
     ],
 )
 def test_what_cannot_be_caught_up_with_begins_again_with_a_mark(command, env: str, policy: str, words: str) -> None:
-    table = f'id = "a"\nenv = "wayward:{env}"\npolicy = "{policy}"\nenv_kwargs = {{ length = 400, delay_s = 0.005 }}'
+    table = f'id = "a"\nenv = "wayward:{env}"\npolicy = "{policy}"\nenv_kwargs = {{ length = 800, delay_s = 0.005 }}'
     run = kill_in_the_middle(command, command.config(table), env_id="a", size=2000)
     _, stderr = resume(command)
     assert "episode 0 begins again" in stderr
     assert words in stderr
     records, _ = read_records(run.environment("a").episodes)
     (record,) = records
-    assert (record["length"], record["attempt"]) == (400, 1)
+    assert (record["length"], record["attempt"]) == (800, 1)
     assert words in record["restarted"]
     assert [e.kind for e in read_events(run.events)[0]].count("episode_restarted") == 1
 
 
 def test_an_info_that_tells_the_time_is_said_and_does_not_matter(command) -> None:
-    table = 'id = "a"\nenv = "wayward:Clock"\nenv_kwargs = { length = 400, delay_s = 0.005 }'
+    table = 'id = "a"\nenv = "wayward:Clock"\nenv_kwargs = { length = 800, delay_s = 0.005 }'
     run = kill_in_the_middle(command, command.config(table), env_id="a", size=2000)
     _, stderr = resume(command)
     assert "the info of step 1 differs" in stderr
     records, _ = read_records(run.environment("a").episodes)
-    assert [(r["length"], r.get("attempt")) for r in records] == [(400, None)]
+    assert [(r["length"], r.get("attempt")) for r in records] == [(800, None)]
 
 
 def test_a_policy_whose_memory_cannot_be_kept_is_said(command) -> None:
@@ -142,7 +144,7 @@ def test_ctrl_c_is_gone_on_with_as_well(command) -> None:
     config = command.config(GRID.replace("episodes = 60", "episodes = 400"), LONG)
     expected = reference(command, config)
     process = command.start("run", config, "-q")
-    poll(lambda: any(command.cwd.glob("runs/*/environments/g-1/trace.bin")), "the first episode")
+    poll(lambda: any(command.cwd.glob("runs/*/environments/g-1/trace.bin")), "the first episode", 60)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
@@ -163,18 +165,20 @@ def test_one_that_is_over_says_so(command) -> None:
 
 def test_one_that_runs_is_refused(command) -> None:
     process = command.start("run", command.config('id = "a"\nenv = "misbehaving:Fine"\nepisodes = 1000000'), "-q")
-    poll(lambda: any(command.cwd.glob("runs/*/environments/a/trace.bin")), "the first episode")
-    done = command("run", "--resume", "latest")
-    assert done.returncode == 2
-    assert f"this one is running (process {process.pid})" in done.stderr
-    # Not even a manifest that is damaged makes a running one look dead.
-    (run,) = (command.cwd / "runs").iterdir()
-    (run / "manifest.json").write_bytes(b"{")
-    done = command("run", "--resume", str(run))
-    assert done.returncode == 2
-    assert "another process is writing to this one" in done.stderr
-    process.kill()
-    process.communicate()
+    try:
+        poll(lambda: any(command.cwd.glob("runs/*/environments/a/trace.bin")), "the first episode", 60)
+        done = command("run", "--resume", "latest")
+        assert done.returncode == 2
+        assert f"this one is running (process {process.pid})" in done.stderr
+        # Not even a manifest that is damaged makes a running one look dead.
+        (run,) = (command.cwd / "runs").iterdir()
+        (run / "manifest.json").write_bytes(b"{")
+        done = command("run", "--resume", str(run))
+        assert done.returncode == 2
+        assert "another process is writing to this one" in done.stderr
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -202,9 +206,11 @@ def test_what_had_failed_stays_failed_and_a_command_runs_again(command) -> None:
         ends = {e.env_id for e in events if e.kind in ("env_failed", "env_done")}
         return ends == {"bad", "ended", "a"} and any(command.cwd.glob("runs/*/environments/cmd/out/log"))
 
-    poll(stands, "everything but the command to end")
-    process.kill()
-    process.communicate()
+    try:
+        poll(stands, "everything but the command to end", 60)
+    finally:
+        process.kill()
+        process.communicate()
     (path,) = (command.cwd / "runs").iterdir()
     (path / "environments/cmd/out/go").touch()
     summary, stderr = resume(command, code=1)

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from agentenv.config import load_config
-from agentenv.errors import CauseKind, EnvError, Owner, SandboxError
+from agentenv.errors import CauseKind, EnvError, Owner, SandboxError, StepTimeout
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.evidence import environment_of, find_stack, full_disks, state_of
 from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.output import SandboxOutput
 from agentenv.fleet.watch import Watch
-from agentenv.sandbox.cause import classify_exception
 from agentenv.testing.leftovers import becomes_true
 from agentenv.wire.slot import Op
 
@@ -98,6 +97,23 @@ def test_too_much_memory(context: RunContext, fleet: Fleet) -> None:
     assert "256 MB" in cause.detail
 
 
+def test_the_memory_of_the_surroundings_runs_out(context: RunContext, fleet: Fleet) -> None:
+    """As in a container with a limit of its own: the group above the sandbox's is given less than the sandbox."""
+    group = fleet.sandboxes[0]._house.cgroup  # type: ignore[attr-defined]
+    if group is None or fleet.sandboxes[0].usage().memory_bytes == 0:  # type: ignore[union-attr]
+        pytest.skip("no control group holds the memory here; `agentenv runtimes` says what helps")
+    files = [d.parent / name for d in group.directories for name in ("memory.max", "memory.limit_in_bytes")]
+    (file,) = (file for file in files if file.exists())
+    before = file.read_text()
+    file.write_text(str(128 << 20))
+    try:
+        cause = fails(fleet, "hog", 200).cause
+    finally:
+        file.write_text(before)
+    assert (cause.kind, cause.owner, cause.oom_kills) == (CauseKind.HOST_OUT_OF_MEMORY, RESOURCES, 1)
+    assert "below its own limit of 256 MB" in cause.detail
+
+
 @pytest.mark.parametrize("path", ["/tmp", "/dev/shm"])
 def test_a_full_disk(context: RunContext, fleet: Fleet, path: str) -> None:
     in_sandboxes(context)
@@ -107,16 +123,24 @@ def test_a_full_disk(context: RunContext, fleet: Fleet, path: str) -> None:
     error = fails(fleet, "fill", f"{path}/large", 20)
     assert isinstance(error, EnvError)
     assert full_disks(pid) == (path,)
-    cause = classify_exception(error.type_name, error.message, full_disks=full_disks(pid))
-    assert (cause.kind, cause.owner) == (CauseKind.DISK_FULL, RESOURCES)
+    assert (error.cause.kind, error.cause.owner) == (CauseKind.DISK_FULL, RESOURCES)
+    assert path in error.cause.detail
     assert call(fleet, "nothing") == 7
 
 
 def test_shared_memory_mapped_beyond_its_size(context: RunContext, fleet: Fleet) -> None:
     in_sandboxes(context)
     cause = fails(fleet, "map_shared_memory", 6, 3).cause
-    assert cause.signal == signal.SIGBUS
-    assert "/dev/shm" in cause.detail
+    assert (cause.kind, cause.owner, cause.signal) == (CauseKind.DISK_FULL, RESOURCES, signal.SIGBUS)
+    assert "no room left in /dev/shm" in cause.detail
+
+
+@pytest.mark.parametrize(("path", "code", "kind"), [("/tmp", 1, CauseKind.DISK_FULL), ("/tmp", 0, CauseKind.EXIT)])
+def test_leaving_with_a_full_disk(context: RunContext, fleet: Fleet, path: str, code: int, kind: CauseKind) -> None:
+    in_sandboxes(context)
+    fails(fleet, "fill", f"{path}/large", 20)
+    cause = fails(fleet, "leave", code).cause
+    assert (cause.kind, cause.exit_code) == (kind, code)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +181,9 @@ def test_being_asked_does_not_wake_it_into_an_answer(context: RunContext, fleet:
 
 
 def test_stopped_by_itself(context: RunContext, fleet: Fleet) -> None:
-    cause = fails(fleet, "stop", timeout_s=1).cause
+    error = fails(fleet, "stop", timeout_s=1)
+    assert isinstance(error, StepTimeout)
+    cause = error.cause
     assert (cause.kind, cause.owner) == (CauseKind.FROZEN, ENVIRONMENT)
     found = context.watch.evidence("env")
     assert found is not None
@@ -194,12 +220,14 @@ def test_the_environments_process_killed(fleet: Fleet) -> None:
 def test_the_first_process_killed(fleet: Fleet) -> None:
     cause = dies(fleet, fleet.sandboxes[0].pid).cause
     assert (cause.kind, cause.owner) == (CauseKind.SANDBOX_LOST, INFRASTRUCTURE)
+    assert "the first process of its sandbox" in cause.detail
 
 
 def test_the_outer_sandbox_killed(context: RunContext, fleet: Fleet) -> None:
     in_sandboxes(context)
     cause = dies(fleet, parent_of(fleet.sandboxes[0].pid)).cause
     assert (cause.kind, cause.owner) == (CauseKind.SANDBOX_LOST, INFRASTRUCTURE)
+    assert "the outer sandbox" in cause.detail
     fleet.close()
     again = Fleet(context, context.config.expand())
     assert call(again, "nothing") == 7

@@ -11,12 +11,14 @@ import typer
 import agentenv
 from agentenv.cli.bench import bench
 from agentenv.cli.check import check
+from agentenv.cli.crashes import crashes
 from agentenv.cli.exits import OK, guarded, silence_stderr, silence_stdout
 from agentenv.cli.logs import logs
 from agentenv.cli.run import run
 from agentenv.cli.runs import runs
 from agentenv.cli.runtimes import runtimes
 from agentenv.cli.schema import schema
+from agentenv.cli.soak import soak
 from agentenv.cli.sweep import sweep
 
 # Plain help: the rich one costs a third of a second and breaks the examples' lines.
@@ -56,7 +58,7 @@ def describe(
     """
 
 
-for command in (run, check, runtimes, runs, logs, bench, schema, sweep):
+for command in (run, check, runtimes, runs, logs, crashes, bench, soak, schema, sweep):
     app.command()(guarded(command))
 
 

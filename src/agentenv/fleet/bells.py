@@ -26,12 +26,13 @@ class Bells:
 
     def __init__(self, wake: Wake) -> None:
         self._wake = wake
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, Running] = {}  # by what is listened to
+        self._mute: list[Running] = []
         self._epoll = select.epoll()
         self._epoll.register(wake.fd, select.EPOLLIN)
 
     def __iter__(self) -> Iterator[Running]:
-        return iter(list(self._running.values()))
+        return iter([*self._running.values(), *self._mute])
 
     def add(self, running: Running) -> None:
         """Listen to it from now on."""
@@ -39,18 +40,21 @@ class Bells:
         self._epoll.register(running.bell, _RINGS)
 
     def mute(self, running: Running) -> None:
-        """Do not listen to it for a while; it still counts as running."""
-        self._epoll.unregister(running.bell)
+        """Do not listen to it for a while, in which its bell may become another; it still counts as running."""
+        self._forget(running)
+        self._mute.append(running)
 
     def unmute(self, running: Running) -> None:
         """Listen to it again."""
-        self._epoll.register(running.bell, _RINGS)
+        self._mute.remove(running)
+        self.add(running)
 
     def remove(self, running: Running) -> None:
         """It runs no more. Before its descriptors are closed."""
-        with contextlib.suppress(FileNotFoundError):  # it may be mute
-            self._epoll.unregister(running.bell)
-        del self._running[running.bell]
+        if running in self._mute:
+            self._mute.remove(running)
+        else:
+            self._forget(running)
 
     def wait(self, timeout_s: float) -> list[Running]:
         """Sleep until somebody rings; returns who did. May return nobody, early."""
@@ -61,6 +65,12 @@ class Bells:
             elif fd in self._running:
                 rang.append(self._running[fd])
         return rang
+
+    def _forget(self, running: Running) -> None:
+        fd = next(fd for fd, one in self._running.items() if one is running)
+        del self._running[fd]
+        with contextlib.suppress(OSError):  # closed meanwhile
+            self._epoll.unregister(fd)
 
     def close(self) -> None:
         """Free the descriptor."""

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from agentenv.config import EnvironmentConfig
-from agentenv.errors import AgentEnvError, EnvError, SandboxError
+from agentenv.errors import AgentEnvError, EnvError, Owner, SandboxError
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.reported import readable
@@ -25,6 +25,8 @@ logger = logging.getLogger("agentenv.fleet")
 Item = TypeVar("Item")
 
 _ENDING_THREADS = 4
+_BIRTHS = 3
+"""How often one is begun that is killed from outside meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,12 @@ class Births:
         try:
             specs = [self._context.spec(environment.id, [environment]) for environment in environments]
             sandboxes = self._context.runtime.create(specs, self._context.output, failures)
+            for _ in range(_BIRTHS - 1):
+                # Killed from outside while it was built: no fault of its own.
+                again = [spec for spec in specs if spec.id in failures and _is_innocent(failures[spec.id])]
+                for spec in again:
+                    del failures[spec.id]
+                sandboxes += self._context.runtime.create(again, self._context.output, failures) if again else []
         except Exception as error:
             # Not one environment's fault: everybody meets the same.
             for environment in environments:
@@ -127,6 +135,10 @@ class Births:
         finally:
             self._gone.put(env_id)
             self._notify()
+
+
+def _is_innocent(error: SandboxError) -> bool:
+    return error.cause.owner is Owner.INFRASTRUCTURE
 
 
 def _clean(error: SandboxError) -> SandboxError:

@@ -1,8 +1,8 @@
 """How often the state of environments is saved: a pure decision from what saving costs and what a step costs.
 
-Saving costs time now; not saving costs time when one dies, because every step since must be done again. "auto" spends at
-most a fixed share of the environments' own time on saving, and nothing before they have run for a while, so that short
-lives pay nothing. Whatever share that is, the expected repetition is half of the time between two states.
+Saving costs time now; not saving costs time when one dies, because every step since must be done again. "auto" spends
+at most a fixed share of the environments' own time on saving, and nothing before they have run for a while, so that
+short lives pay nothing. Whatever share that is, the expected repetition is half of the time between two states.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from numpy.typing import NDArray
 
 from agentenv.channel.contract import PeerLost
 from agentenv.channel.shm import ShmChannel
@@ -30,12 +31,14 @@ from agentenv.errors import (
     StepTimeout,
 )
 from agentenv.fleet.context import RunContext
+from agentenv.fleet.evidence import environment_of, full_disks
 from agentenv.fleet.finals import Finals
 from agentenv.fleet.introduction import Introduction, read_introduction
 from agentenv.fleet.reported import readable
+from agentenv.sandbox.cause import classify_exception
 from agentenv.sandbox.contract import ParkedCopy, Sandbox, SandboxSpec, Usage
 from agentenv.wire.batch import BatchView
-from agentenv.wire.layout import Writer, plan
+from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.slot import Op, plan_slot
 from agentenv.wire.spaces import first_difference
 from agentenv.wire.spin import SPIN_US
@@ -173,6 +176,13 @@ class Crew:
         first = index * self.slot.size + self.slot.observation
         area = self.channel.arena.bytes[first : first + self.observation_layout.nbytes]
         return Writer(self.observation_layout, area).write(observation)
+
+    def read_action(self, data: NDArray[np.uint8]) -> Any:
+        """The fixed part of an action as plain data, for a person to read."""
+        layout = plan(self.single_action_space)
+        if layout.variable:
+            return data.tobytes().hex()
+        return _plain(Reader(layout, data).read(()))
 
     def attach_message(self, reseed: int | None = None) -> Mapping[str, Any]:
         """What the other side must know to serve."""
@@ -312,7 +322,7 @@ class Crew:
         self.channel.abandon(lost.group)
         cause = sandbox.cause()
         index = self.groups[lost.group][0]
-        kind: type[SandboxError] = StepTimeout if cause.kind is CauseKind.TIMEOUT else SandboxDied
+        kind: type[SandboxError] = StepTimeout if cause.kind in (CauseKind.TIMEOUT, CauseKind.FROZEN) else SandboxDied
         return kind(
             cause.detail,
             env_id=self.members[index].id,
@@ -341,12 +351,13 @@ class Crew:
 
     def _env_error(self, index: int, texts: tuple[str, str, str]) -> EnvError:
         name, message, trace = texts
-        sandbox_id = self.sandboxes[self.channel.group_of(index)].spec.id
+        sandbox = self.sandboxes[self.channel.group_of(index)]
+        sandbox_id, pid = sandbox.spec.id, environment_of(sandbox)
         self.context.output.drain(sandbox_id)
         return readable(
             EnvError(
                 env_id=self.members[index].id,
-                cause=Cause(CauseKind.EXCEPTION, Owner.ENVIRONMENT, f"its code raised {name}"),
+                cause=classify_exception(name, message, full_disks=full_disks(pid) if pid is not None else ()),
                 type_name=name,
                 message=message,
                 traceback_text=trace,
@@ -360,3 +371,11 @@ def _wait_for_end(pidfd: int, ends: float) -> None:
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     poller.poll(max(0, int((ends - time.monotonic()) * 1000)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

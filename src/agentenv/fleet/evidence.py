@@ -126,7 +126,7 @@ def take_stack(sandbox: Sandbox, output: StackOutput, timeout_s: float = 0.3) ->
 def take_stacks(sandboxes: Sequence[Sandbox], output: StackOutput, timeout_s: float = 0.3) -> list[str]:
     """As ``take_stack``, of many at once: they share the wait."""
     ends = time.monotonic() + timeout_s
-    starts = [output.received(sandbox.spec.id, "stderr") for sandbox in sandboxes]
+    starts = [output.received(_log_id(sandbox), "stderr") for sandbox in sandboxes]
     seen = list(starts)
     quiet_since = [time.monotonic()] * len(sandboxes)
     open_ = {number for number, sandbox in enumerate(sandboxes) if _ask(sandbox)}
@@ -135,7 +135,7 @@ def take_stacks(sandboxes: Sequence[Sandbox], output: StackOutput, timeout_s: fl
         time.sleep(_POLL_S)
         now = time.monotonic()
         for number in sorted(open_):
-            sandbox_id = sandboxes[number].spec.id
+            sandbox_id = _log_id(sandboxes[number])
             output.drain(sandbox_id)
             received = output.received(sandbox_id, "stderr")
             if received != seen[number]:
@@ -146,7 +146,7 @@ def take_stacks(sandboxes: Sequence[Sandbox], output: StackOutput, timeout_s: fl
     for number in asked:
         # As many characters as came bytes: everything that came, and perhaps a little before it.
         new = seen[number] - starts[number]
-        text = output.text(sandboxes[number].spec.id, "stderr")
+        text = output.text(_log_id(sandboxes[number]), "stderr")
         found[number] = find_stack(text[-new:]) if new else ""
     return found
 
@@ -198,6 +198,12 @@ def _is_full(path: str) -> bool:
     if found.f_blocks == 0:
         return False  # without a limit
     return found.f_bavail * found.f_frsize < _NO_ROOM_BYTES or (found.f_files > 0 and found.f_favail == 0)
+
+
+def _log_id(sandbox: Sandbox) -> str:
+    """Under which its output is kept: several environments forked in one sandbox share it."""
+    found: str = getattr(sandbox, "log_id", sandbox.spec.id)
+    return found
 
 
 def _state(sandbox: Sandbox) -> State:

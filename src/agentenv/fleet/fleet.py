@@ -97,8 +97,8 @@ class Fleet(Crew):
                 self._write_actions(range(self.count))  # they lay in memory that was replaced
         self._began = perf_counter()
         self.channel.post(op, members, payloads, timeout_s=timeout_s)
-        if self.recovery.quarantined:
-            self.recovery.answer_for_quarantined(op, members)
+        if self.recovery.out.reasons:
+            self.recovery.out.answer(op, members)
 
     def wait(self) -> None:
         """Wait for what was posted.
@@ -172,7 +172,7 @@ class Fleet(Crew):
             ValueError: The arguments are not plain data.
         """
         payload = encode(arguments)
-        self.recovery.refuse_quarantined(members)
+        self.recovery.out.refuse(members)
         self.exchange(op, timeout_s, members, [payload] * len(members))
         values, failure = [], None
         for index in members:

@@ -1,8 +1,8 @@
 """What was asked of every environment and what came back, as far back as one may have to be brought back.
 
-Steps of all environments together are kept in blocks of arrays, one row a step: noting one costs two copies however many
-environments there are. Everything else (resets, calls, steps with variable-size actions) is kept as it was sent. An
-outcome is the three words of a slot that tell one answer from another (``wire.slot.OUTCOME``).
+Steps of all environments together are kept in blocks of arrays, one row a step: noting one costs two copies however
+many environments there are. Everything else (resets, calls, steps with variable-size actions) is kept as it was sent.
+An outcome is the three words of a slot that tell one answer from another (``wire.slot.OUTCOME``).
 
 A position is the number of entries before it; the entry asked for and not yet answered is the pending one. Nothing here
 knows sandboxes or decides anything.
@@ -197,18 +197,21 @@ class Journal:
             positions.append(np.arange(first, first + len(outcomes[-1]), dtype=np.int64))
             is_bound = isinstance(block, _Steps) or block.op in (Op.STEP, Op.RESET)
             binding.append(np.full(len(outcomes[-1]), is_bound))
-        return Past(segments, *map(np.concatenate, (outcomes, binding, positions)))
+        return Past(segments, np.concatenate(outcomes), np.concatenate(binding), np.concatenate(positions))
 
     def recent(self, index: int, count: int) -> list[dict[str, Any]]:
-        """The last entries of environment ``index``, oldest first, for a person to read."""
+        """The last entries of environment ``index``, oldest first: ``op``, ``reward``, ``status``, and an ``action``.
+
+        The action is the fixed part of a step's, uint8.
+        """
         found: list[dict[str, Any]] = []
         for block in reversed(self._blocks):
             for row in reversed(range(block.used)):
                 if len(found) == count:
                     return found[::-1]
                 if isinstance(block, _Steps):
-                    outcome, action = block.outcomes[row, index], block.actions[row, index].tobytes().hex()
-                    found.append({"op": "step", "action_hex": action, **_readable(outcome)})
+                    outcome, action = block.outcomes[row, index], block.actions[row, index].copy()
+                    found.append({"op": "step", "action": action, **_readable(outcome)})
                 elif (place := _place(block, index)) is not None:
                     found.append({"op": Op(block.op).name.lower(), **_readable(block.outcomes[place])})
         return found[::-1]

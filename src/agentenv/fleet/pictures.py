@@ -59,7 +59,7 @@ class Pictures:
             self._frames[-1].save(self._path)
             return 1
         first, *rest = self._frames
-        duration_ms = max(20, round(1000 * self._every / fps))
+        duration_ms = 10 * max(2, round(100 * self._every / fps))  # a GIF counts in hundredths of a second
         first.save(self._path, save_all=True, append_images=rest, duration=duration_ms, loop=0)
         return len(self._frames)
 

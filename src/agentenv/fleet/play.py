@@ -20,6 +20,7 @@ from agentenv.fleet.bells import Bells, Running
 from agentenv.fleet.births import Birth, Births
 from agentenv.fleet.blame import cause_of
 from agentenv.fleet.context import RunContext
+from agentenv.fleet.errands import Errands
 from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.interrupts import Interrupts, StopNow
 from agentenv.fleet.leftovers import remove_leftovers
@@ -32,7 +33,6 @@ from agentenv.fleet.reported import READ_ONLY, READ_ONLY_HINT
 from agentenv.fleet.resumed import ResumedContext
 from agentenv.fleet.resuming import Resumption
 from agentenv.fleet.roster import Roster
-from agentenv.fleet.spills import Spills
 from agentenv.fleet.summary import Summary
 
 logger = logging.getLogger("agentenv.fleet")
@@ -110,16 +110,17 @@ class Play:
             assert run is not None  # it was asked to record
             self.run_dir = run.path
             self._births = Births(self._context, interrupts.wake.set)
-            self._spills = Spills(interrupts.wake.set)
+            self._errands = Errands(interrupts.wake.set)
             self._bells = Bells(interrupts.wake)
             try:
                 self._papers = Paperwork(self._context, run, self._argv, self._resumption)
             except BaseException:
                 self._context.close()
                 self._births.close()
-                self._spills.close()
+                self._errands.close()
                 self._bells.close()
                 raise
+            self._context.crashes.events = self._papers.events
             try:
                 try:
                     self._births.start(self._roster.admit())
@@ -143,12 +144,13 @@ class Play:
                 self._advance(running)
             for birth in self._births.collect():
                 self._receive(birth)
-            for player, error in self._spills.collect():
-                if error is not None:
-                    self._lose(player, error)
-                else:
-                    self._bells.unmute(player)
-                    self._proceed(player)
+            for errand in self._errands.collect():
+                if errand.error is not None:
+                    self._lose(errand.player, errand.error)
+                    continue
+                self._bells.unmute(errand.player)
+                if errand.taken:
+                    self._proceed(errand.player)
             for env_id in self._births.ended():
                 self._roster.leave(env_id)
             if self._interrupts.count >= 2:
@@ -216,10 +218,10 @@ class Play:
             return
         if not running.rung():
             return
-        if running.spilled():
-            # Read by somebody else; until then its bell is not listened to.
+        if running.spilled() or running.lost():
+            # Taken by somebody else; until then its bell is not listened to.
             self._bells.mute(running)
-            self._spills.read(running)
+            self._errands.take(running)
             return
         try:
             running.take()
@@ -231,6 +233,9 @@ class Play:
     def _proceed(self, player: Player) -> None:
         try:
             if player.proceed():
+                if player.holds_back:
+                    self._bells.mute(player)
+                    self._errands.ask(player)
                 return
         except PolicyError as error:
             self._lose(player, error)
@@ -270,7 +275,7 @@ class Play:
             self._roster.tell_time(running.progress.env_id, now)
             if isinstance(running, Program):
                 running.check(now)
-        self._spills.check(now)
+        self._errands.check(now)
         if now >= self._next_usage:
             self._next_usage = now + _USAGE_S
             for running in self._bells:
@@ -329,6 +334,6 @@ class Play:
             self._context.close()
         finally:
             self._births.close()
-            self._spills.close()
+            self._errands.close()
             self._bells.close()
             self._papers.close()

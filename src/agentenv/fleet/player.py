@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from agentenv.channel.shm import Group
 from agentenv.config import EnvironmentConfig
 from agentenv.errors import InvalidAction, SandboxError
 from agentenv.fleet.answers import Answer
@@ -112,9 +113,7 @@ class Player:
         self._beginning, self._attempt, self._restarted = beginning, 0, ""
         self._following: Following | None = None
         self._channel = fleet.channel
-        group = fleet.channel.groups[0]
-        assert group is not None  # a fleet has attached all its groups
-        self._group = group
+        self._held_back: tuple[Op, list[bytes] | None, float] | None = None
 
     @property
     def sandbox(self) -> Sandbox:
@@ -124,7 +123,12 @@ class Player:
     @property
     def bell(self) -> int:
         """The descriptor that becomes readable when ``proceed`` has something to do."""
-        return self._group.done.reader
+        return self._group().done.reader
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether its next request waits for ``ask``, because the state is to be saved first, which takes a moment."""
+        return self._held_back is not None
 
     def begin(self) -> None:
         """Ask for the first episode, or for the one an earlier process left off in."""
@@ -139,7 +143,11 @@ class Player:
 
     def spilled(self) -> bool:
         """Whether the answer's payload must still be read from a socket, which takes as long as the guest likes."""
-        return not self._group.lost and bool(int(self._channel.status[0]) & Flag.SPILLED)
+        return not self._group().lost and bool(int(self._channel.status[0]) & Flag.SPILLED)
+
+    def lost(self) -> bool:
+        """Whether its process is gone: to take the answer means to bring it back first."""
+        return self._group().lost
 
     def take(self) -> None:
         """Take the answer.
@@ -239,8 +247,26 @@ class Player:
         self._stepping = True
         self._post(Op.STEP, [taken[1]] if self._variable_action else None, self._environment.step_timeout_s)
 
+    def ask(self) -> None:
+        """Send what was held back.
+
+        Raises:
+            SandboxError: The environment died while its state was saved, and cannot be brought back.
+        """
+        held, self._held_back = self._held_back, None
+        if held is not None:
+            op, payloads, timeout_s = held
+            self.fleet.post(op, None, payloads, timeout_s=timeout_s)
+
     def _post(self, op: Op, payloads: list[bytes] | None, timeout_s: float) -> None:
-        self._channel.post(op, None, payloads, timeout_s=timeout_s)
+        self._held_back = op, payloads, timeout_s
+        if not self.fleet.recovery.due:
+            self.ask()
+
+    def _group(self) -> Group:
+        group = self._channel.groups[0]
+        assert group is not None  # one that is alone is never retired
+        return group
 
     def _take_up(self, beginning: Beginning) -> None:
         """Be where the earlier process was when the unfinished episode began."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from agentenv.errors import Cause, SandboxError
+from agentenv.errors import SandboxError
 from agentenv.fleet.crashes import LAST_STEPS, CrashReport, How, finish_crash, write_crash
 from agentenv.fleet.evidence import Evidence, find_stack
 from agentenv.fleet.journal import Journal
@@ -55,11 +55,24 @@ class Postmortem:
         self.events = EventLog(None)
 
     def examine(
-        self, victims: list[Victim], sandbox: Sandbox, error: SandboxError, journal: Journal
+        self,
+        victims: list[Victim],
+        sandbox: Sandbox,
+        error: SandboxError,
+        journal: Journal,
+        read_action: Callable[[Any], Any],
     ) -> list[CrashReport]:
-        """Collect what is known of a death, and say that it happened."""
+        """Collect what is known of a death, and say that it happened.
+
+        Args:
+            victims: Who died.
+            sandbox: In what.
+            error: Why.
+            journal: What was asked of them.
+            read_action: From the bytes of an action to plain data.
+        """
         seen = self._watch.evidence(sandbox.spec.id)
-        stack = seen.stack if seen is not None else find_stack(self._output.text(sandbox.spec.id, "stderr"))
+        stack = seen.stack if seen is not None else find_stack(self._output.text(sandbox.log_id, "stderr"))
         used = sandbox.last_usage if seen is None or seen.usage is None else seen.usage
         for victim in victims:
             self.events.emit(
@@ -72,9 +85,11 @@ class Postmortem:
             )
         if self._run is None:
             return []
-        self._output.mark(sandbox.spec.id, f"restarted after: {error.cause.detail}")
+        self._output.mark(sandbox.log_id, f"restarted after: {error.cause.detail}")
         return [
-            self._report(victim, error.cause, error.output, stack, used, journal.recent(victim.index, LAST_STEPS))
+            self._report(
+                victim, error, stack, used, _with_actions(journal.recent(victim.index, LAST_STEPS), read_action)
+            )
             for victim in victims
         ]
 
@@ -89,20 +104,24 @@ class Postmortem:
                 finish_crash(path, recovery)
 
     def _report(
-        self, victim: Victim, cause: Cause, output: str, stack: str, used: Usage | None, recent: list[dict[str, Any]]
+        self, victim: Victim, error: SandboxError, stack: str, used: Usage | None, steps: list[dict[str, Any]]
     ) -> CrashReport:
-        steps = [entry for entry in recent if entry["op"] == "step"]
         return CrashReport(
             env_id=victim.env_id,
             number=0,
             time_unix=time.time(),
-            cause=cause,
-            output=output,
+            cause=error.cause,
+            output=error.output,
             stack=stack,
-            last_actions=[entry.get("action_hex", "") for entry in steps],
+            last_actions=[entry["action"] for entry in steps],
             last_rewards=[entry["reward"] for entry in steps],
             usage=None if used is None else asdict(used),
         )
+
+
+def _with_actions(recent: list[dict[str, Any]], read_action: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    steps = [entry for entry in recent if entry["op"] == "step"]
+    return [{**entry, "action": read_action(entry["action"]) if "action" in entry else None} for entry in steps]
 
 
 def describe_recovery(how: How, *, replayed: int, began: float, reason: str, base: int | None) -> dict[str, Any]:

@@ -4,8 +4,8 @@ A single-threaded process can be forked at any moment with everything in it: wha
 state. The copy is made as a sibling (``CLONE_PARENT``), so that the cell's first process is everybody's parent, reaps
 everybody and knows how everybody ended.
 
-    host -> environment, on its control socket:  {"park"} + [lifeline]  or  {"serve": attach} + [control, memory, bells]
-    host -> parked copy, on its lifeline:                                    {"serve": attach} + [control, memory, bells]
+    host -> environment, on its control socket   {"park"} + [lifeline], or {"serve": attach} + [control, memory, bells]
+    host -> parked copy, on its lifeline         {"serve": attach} + [control, memory, bells]
 
 A parked copy does nothing. It can be asked to be copied again and again, and ends when the host closes its lifeline.
 """

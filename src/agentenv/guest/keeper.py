@@ -18,11 +18,16 @@ import socket
 import struct
 
 EXIT = struct.Struct("<4sIiI")
-"""Magic, 1 (exited) or 2 (killed by a signal), exit status or signal, pid as its namespace numbers it."""
+"""Magic; 1 (exited) or 2 (killed by a signal), with a bit of ``FULL`` for each disk that is full; exit status or
+signal; pid as its namespace numbers it."""
 EXIT_MAGIC = b"\x00EXT"
 ORDER = struct.Struct("<4sI")
 """``HOLD`` or ``WATCH``, and a pid."""
 HOLD, WATCH = b"hold", b"wtch"
+FULL = {"/tmp": 16, "/dev/shm": 32}
+"""Bits for the private file systems, where no room is left in them."""
+
+_NO_ROOM_BYTES = 64 << 10
 
 _REMEMBERED = 256
 
@@ -109,9 +114,20 @@ class Keeper:
                     self._tell(pid, status)
 
     def _tell(self, pid: int, status: int) -> None:
+        full = sum(bit for path, bit in FULL.items() if _is_full(path))
         if os.WIFSIGNALED(status):
-            record = EXIT.pack(EXIT_MAGIC, 2, os.WTERMSIG(status), pid)
+            record = EXIT.pack(EXIT_MAGIC, 2 | full, os.WTERMSIG(status), pid)
         else:
-            record = EXIT.pack(EXIT_MAGIC, 1, os.WEXITSTATUS(status), pid)
+            record = EXIT.pack(EXIT_MAGIC, 1 | full, os.WEXITSTATUS(status), pid)
         with contextlib.suppress(OSError):
             self._report.send(record)
+
+
+def _is_full(path: str) -> bool:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    return found.f_blocks > 0 and (
+        found.f_bavail * found.f_frsize < _NO_ROOM_BYTES or (found.f_files > 0 and found.f_favail == 0)
+    )

@@ -78,7 +78,7 @@ _STEP = [
     Attack("hang", "step", _LATE, _PROCESS),
     Attack("spin", "step", _LATE, _PROCESS),
     Attack("ignore_everything", "step", _LATE, _PROCESS),
-    Attack("stop_itself", "step", _LATE, _PROCESS),
+    Attack("stop_itself", "step", frozenset({CauseKind.FROZEN}), _PROCESS),
     # Limits and leftovers.
     Attack("fork_bomb", "step", _ON | _LATE),
     Attack("many_threads", "step", _ON | _LATE),

@@ -143,6 +143,7 @@ def create_cells(
         for number, cell in enumerate(cells):
             zygote = cradle.zygote_for(number)
             zygote.spawn(cell.guest_end, nested=cradle.nested, network=cell.spec.network)
+            cell.set_shell(zygote.alive)
             if cradle.owned:
                 cell.end_shell = zygote.end
                 cell.on_destroyed = zygote.close

@@ -64,6 +64,10 @@ class CellSandbox(Tenant):
         self._vacated = False
         self._lock = threading.Lock()
 
+    def set_shell(self, alive: Callable[[], bool]) -> None:
+        """Tell how to see whether the outer sandbox still runs."""
+        self._house.shell_alive = alive
+
     def hello(self, deadline: float) -> None:
         """Wait for the first process and take hold of it."""
         self.guest_end.close()
@@ -270,7 +274,9 @@ class CellSandbox(Tenant):
 
     def _late(self, doing: str) -> StepTimeout:
         limit = self.spec.start_timeout_s
-        cause = Cause(CauseKind.TIMEOUT, Owner.ENVIRONMENT, f"was still {doing} after {limit:g} s")
+        # Until its first word nothing of the environment has run.
+        owner = Owner.ENVIRONMENT if self.pid else Owner.INFRASTRUCTURE
+        cause = Cause(CauseKind.TIMEOUT, owner, f"was still {doing} after {limit:g} s")
         self.kill(cause)
         return StepTimeout(
             f"{cause.detail}; raise start_timeout_s if it needs longer",

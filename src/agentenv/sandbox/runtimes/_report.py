@@ -6,7 +6,7 @@ import contextlib
 import select
 import socket
 
-from agentenv.guest.keeper import EXIT, EXIT_MAGIC, HOLD, ORDER, WATCH
+from agentenv.guest.keeper import EXIT, EXIT_MAGIC, FULL, HOLD, ORDER, WATCH
 from agentenv.sandbox.cause import Exit
 
 
@@ -66,4 +66,5 @@ class Report:
             magic, kind, value, pid = EXIT.unpack(self._rest[: EXIT.size])
             self._rest = self._rest[EXIT.size :]
             if magic == EXIT_MAGIC:
-                self._exits[pid] = Exit(signal=value) if kind == 2 else Exit(code=value)
+                full = tuple(path for path, bit in FULL.items() if kind & bit)
+                self._exits[pid] = Exit(None, value, full) if kind & 2 else Exit(value, None, full)

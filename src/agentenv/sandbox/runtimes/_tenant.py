@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from agentenv.errors import Cause, CauseKind, RuntimeUnavailable
+from agentenv.errors import Cause, RuntimeUnavailable
 from agentenv.guest.control import ControlClosed, send_message
 from agentenv.sandbox.cause import classify
 from agentenv.sandbox.contract import Output, SandboxSpec, Usage
 from agentenv.sandbox.runtimes._cgroup import Cgroup
 from agentenv.sandbox.runtimes._family import Parked, Worker, greet, make_control
 from agentenv.sandbox.runtimes._report import Report
-from agentenv.sandbox.runtimes._usage import read_usage
+from agentenv.sandbox.runtimes._usage import host_oom_kills, read_usage
 
 
 @dataclass(slots=True)
@@ -32,6 +32,8 @@ class Household:
         cgroup: Limits, or None.
         held: Whether the cell outlives the process it was made for.
         branches: Tenants besides the first that are not gone.
+        shell_alive: Whether the outer sandbox still runs; None where that is not known.
+        host_oom_kills: What the whole machine had counted when the cell was made.
     """
 
     log_id: str
@@ -40,6 +42,8 @@ class Household:
     cgroup: Cgroup | None
     held: bool = False
     branches: int = 0
+    shell_alive: Callable[[], bool] | None = None
+    host_oom_kills: int = field(default_factory=host_oom_kills)
 
     def hold(self) -> None:
         """Have the cell outlive the process it was made for."""
@@ -76,16 +80,23 @@ class Tenant:
         self._cause: Cause | None = None
 
     @property
+    def log_id(self) -> str:
+        """Under which its output is kept."""
+        return self._house.log_id
+
+    @property
     def pidfd(self) -> int:
         """Becomes readable when it ends; see the contract."""
         return self._first if self._worker is None else self._worker.pidfd
 
     def await_end(self, timeout_s: float) -> None:
         """Wait until it has ended and said how; see the contract."""
+        if self.pidfd < 0:
+            return  # it was destroyed
         if self._house.held and self._worker is not None:
             if self._worker.wait(timeout_s):
                 self._house.report.exit_of(self._worker.inner, 0.2)
-        else:
+        elif self._first >= 0:
             ended(self._first, timeout_s)
 
     def cause(self) -> Cause:
@@ -94,14 +105,19 @@ class Tenant:
             house = self._house
             stats = house.cgroup.stats() if house.cgroup is not None else None
             self.last_usage = None if stats is None else read_usage(stats)
+            # A memory controller counts exactly; the machine's figure stands in where there is none.
+            counted = stats is not None and bool(stats.memory_peak_bytes or stats.charged_bytes)
             found = classify(
                 house.report.exit_of(self._worker.inner if self._worker is not None else None),
                 oom_kills=stats.oom_kills - self._oom_kills if stats is not None else 0,
                 memory_mb=self.spec.memory_mb,
+                memory_peak_bytes=stats.memory_peak_bytes if stats is not None else 0,
+                host_oom_kills=0 if counted else host_oom_kills() - house.host_oom_kills,
+                shell_alive=None if house.shell_alive is None else house.shell_alive(),
                 output=house.tail(),
             )
-            # A reason was given while it lived: an exit reported all the same was forged before.
-            if self._reason is not None and found.kind is not CauseKind.OUT_OF_MEMORY:
+            # A reason was given while it lived: an exit reported all the same came after it.
+            if self._reason is not None and not found.oom_kills:
                 found = self._reason
             self._cause = found
         return self._cause

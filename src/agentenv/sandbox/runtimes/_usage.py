@@ -52,6 +52,15 @@ def read_usage(source: Iterable[int] | CgroupStats) -> Usage:
     )
 
 
+def host_oom_kills() -> int:
+    """Kills for want of memory the kernel has counted on this machine since it started, whoever's limit was reached."""
+    try:
+        with open("/proc/vmstat", "rb") as figures:
+            return next((int(line.split()[1]) for line in figures if line.startswith(b"oom_kill ")), 0)
+    except OSError:
+        return 0
+
+
 def descendants(pid: int) -> list[int]:
     """Returns all living descendants of a process, parents before their children; not the process itself.
 

@@ -164,6 +164,8 @@ class ZygoteProcess:
         A process lets go of its sockets first and of its namespace last: its end can be seen on the socket before its
         cells have died of it, on the pidfd only afterwards.
         """
+        if self._control.fileno() < 0:
+            return False
         poller = select.poll()
         poller.register(self._control, 0)
         return not poller.poll(0)
