@@ -15,13 +15,16 @@ PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench docs clean
+.PHONY: help demo demo-chaos test check format bench docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(BASE) ## Install, then run ten isolated GridWorlds
 	@$(BIN)/agentenv run examples/gridworld.toml
+
+demo-chaos: $(BASE) ## Kill environments of a run every second; what they play stays the same
+	@$(BIN)/python tools/demo_chaos.py
 
 test: $(DEV) ## Run every test this machine can run
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

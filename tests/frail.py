@@ -104,3 +104,11 @@ class Reading(Walk):
         place, reward, terminated, truncated, info = super().step(action["move"])
         said = (action["say"] + "abcdefgh") * 2000
         return {"said": said[:20_000], "place": place}, reward, terminated, truncated, {**info, "large": "x" * 50_000}
+
+
+class Heavy(Walk):
+    """Has so large a state that forking is far cheaper than saving it."""
+
+    def __init__(self, length: int = 37) -> None:
+        super().__init__(length)
+        self.bulk = {number: str(number) for number in range(200_000)}

@@ -17,8 +17,28 @@ CONFIGS = {
     "multi_agent": [f"agent_{n}" for n in range(1, 11)],
     "continuous": ["cheetah", "pendulum-0", "pendulum-1"],
     "command": ["careful", "hasty"],
+    "chaos": [f"{name}-{n}" for name in ("grid", "cartpole") for n in range(3)],
 }
-SCRIPTS = {"q_learning.py", "ppo_sb3.py", "train.py"}
+SCRIPTS = {"q_learning.py", "ppo_sb3.py", "train.py", "tree_search.py"}
+SHORT = """\
+[global]
+seed = 3
+max_parallel_envs = 2
+
+[global.defaults]
+max_restarts = 1000
+restart_backoff_s = 0
+
+[[environments]]
+id = "grid"
+env_kwargs = { slip = 0.1 }
+episodes = 15
+
+[[environments]]
+id = "cartpole"
+env = "CartPole-v1"
+episodes = 30
+"""
 
 
 def run(*arguments: str, cwd: Path) -> str:
@@ -53,7 +73,7 @@ def test_no_example_is_forgotten() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == SCRIPTS
 
 
-@pytest.mark.parametrize("name", ["gridworld", "multi_agent", "continuous"])
+@pytest.mark.parametrize("name", ["gridworld", "multi_agent", "continuous", "chaos"])
 def test_configurations_play_every_episode(name: str, tmp_path: Path) -> None:
     from agentenv.config import load_config
 
@@ -102,7 +122,41 @@ def test_ppo_gets_better(tmp_path: Path) -> None:
     assert last > 3 * first
 
 
+def test_tree_search_beats_the_greedy_player_and_says_how_fast_it_forks(tmp_path: Path) -> None:
+    out = run(str(EXAMPLES / "tree_search.py"), "2", cwd=tmp_path)
+    for game, factor, added in (("GridWorld", 1.0, 0.5), ("CartPole", 1.5, 0.0)):
+        pattern = rf"{game}: .* search (\S+), greedy (\S+); (\S+) branches at (\S+) a second, 2 processes at (\S+) a"
+        search, greedy, branches, rate, forks = numbers(pattern, out)
+        assert search >= factor * greedy + added
+        assert branches >= 100
+        assert rate > 0
+        assert forks > 0
+
+
+def test_the_demonstration_of_kills_sees_the_same_and_would_see_a_difference(tmp_path: Path) -> None:
+    (tmp_path / "short.toml").write_text(SHORT)
+    demo = str(ROOT / "tools" / "demo_chaos.py")
+    out = run(demo, "--config", str(tmp_path / "short.toml"), "--run-dir", "runs", "--step-ms", "6", cwd=tmp_path)
+    kills, restarts, episodes = numbers(r"SAME: (\d+) kills, (\d+) restarts, all (\d+) episodes", out)
+    assert kills >= 1
+    assert restarts >= 1
+    assert episodes == 45
+    quiet, killed = (Path(found) for found in re.findall(r"(?:quiet|killed) run: ([^\s;]+)", out))
+    log = tmp_path / killed / "environments" / "cartpole" / "episodes.jsonl"
+    records = log.read_bytes()
+    digest = re.findall(rb'"digest":"(\w+)"', records)[7]
+    log.write_bytes(records.replace(digest, b"0" * len(digest)))
+    compare = (
+        "import sys, collections, pathlib, rich.console; sys.path.insert(0, sys.argv[1]); import demo_chaos;"
+        " one, other = map(pathlib.Path, sys.argv[2:]);"
+        " print(demo_chaos.compare(one, other, collections.Counter(), rich.console.Console()))"
+    )
+    again = run("-c", compare, str(ROOT / "tools"), str(quiet), str(killed), cwd=tmp_path)
+    assert "DIFFERENT: 1 of 45 episodes" in again
+    assert again.endswith("1\n")
+
+
 def numbers(pattern: str, text: str) -> list[float]:
     found = re.search(pattern, text)
     assert found, text
-    return [float(group) for group in found.groups()]
+    return [float(group.replace(",", "")) for group in found.groups()]

@@ -30,7 +30,7 @@ def one(summary, env_id: str):
     ],
 )
 def test_a_failure_is_typed_and_stays_alone(command, name: str, extra: str, kind: str, words: str) -> None:
-    bad = f'id = "bad"\nenv = "misbehaving:{name}"\n{extra}'
+    bad = f'id = "bad"\nenv = "misbehaving:{name}"\non_crash = "raise"\n{extra}'
     summary = command.run(command.config(HEALTHY, bad), code=1)
     assert summary["state"] == "failed"
     assert [one(summary, f"healthy-{i}")["state"] for i in range(2)] == ["done", "done"]
@@ -53,7 +53,7 @@ def test_every_environment_may_fail(command) -> None:
 
 
 def test_the_traceback_and_last_output_are_told_without_escape_sequences(command) -> None:
-    done = command("run", command.config('id = "a"\nenv = "misbehaving:Raises"', 'id = "b"\nenv = "misbehaving:Exits"'))
+    done = command("run", command.config('id = "a"\nenv = "misbehaving:Raises"', 'id = "b"\nenv = "misbehaving:Exits"\non_crash = "raise"'))
     assert done.returncode == 1
     assert "LookupError: no such cell" in done.stderr
     assert "misbehaving.py" in done.stderr
@@ -65,7 +65,7 @@ def test_the_traceback_and_last_output_are_told_without_escape_sequences(command
 def test_a_hung_environment_holds_up_nobody(command) -> None:
     # The healthy one plays hundreds of steps while the other one uses up its whole deadline, and has ended before it.
     healthy = 'id = "h"\nenv = "misbehaving:Fine"\nepisodes = 50'
-    hung = 'id = "bad"\nenv = "misbehaving:Hangs"\nstep_timeout_s = 4.0'
+    hung = 'id = "bad"\nenv = "misbehaving:Hangs"\nstep_timeout_s = 4.0\non_crash = "raise"'
     summary = command.run(command.config(hung, healthy), code=1)
     assert one(summary, "h")["steps"] == 250
     assert one(summary, "h")["duration_s"] < one(summary, "bad")["duration_s"]

@@ -107,7 +107,7 @@ def test_whatever_process_of_ours_is_killed(how: Callable[[Any, int], None]) -> 
     assert_same(disturbed("frail:Walk", how, every=67, **keys)[0], quiet("frail:Walk", **keys))
 
 
-@pytest.mark.parametrize("env", ["frail:Native", "frail:Forgetful", "frail:Threaded", "frail:Reading"])
+@pytest.mark.parametrize("env", ["frail:Native", "frail:Forgetful", "frail:Threaded", "frail:Reading", "frail:Heavy"])
 @pytest.mark.parametrize("how", [kill_worker, kill_cell])
 def test_every_rung_of_the_ladder_leads_back(env: str, how: Callable[[Any, int], None]) -> None:
     keys = {"checkpoint_every": 20}

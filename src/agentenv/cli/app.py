@@ -12,8 +12,10 @@ import agentenv
 from agentenv.cli.bench import bench
 from agentenv.cli.check import check
 from agentenv.cli.crashes import crashes
+from agentenv.cli.diff import diff
 from agentenv.cli.exits import OK, guarded, silence_stderr, silence_stdout
 from agentenv.cli.logs import logs
+from agentenv.cli.replay import replay
 from agentenv.cli.run import run
 from agentenv.cli.runs import runs
 from agentenv.cli.runtimes import runtimes
@@ -58,7 +60,7 @@ def describe(
     """
 
 
-for command in (run, check, runtimes, runs, logs, crashes, bench, soak, schema, sweep):
+for command in (run, check, replay, diff, runtimes, runs, logs, crashes, bench, soak, schema, sweep):
     app.command()(guarded(command))
 
 

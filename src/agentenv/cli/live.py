@@ -28,6 +28,7 @@ COLUMNS = (
     ("steps", "right"),
     ("steps/s", "right"),
     ("return", "right"),
+    ("restarts", "right"),
     ("memory MB", "right"),
 )
 _REFRESH_S = 0.25
@@ -106,6 +107,7 @@ def row(environment: Progress) -> list[str]:
         exit_text if is_command else f"{environment.steps:,}",
         "-" if is_command else f"{rate:,.0f}",
         "-" if is_command else format_number(environment.mean_return),
+        "-" if is_command else f"{environment.restarts:,}",
         format_number(environment.memory_peak_bytes / 2**20, 1) if environment.memory_peak_bytes else "-",
     ]
 

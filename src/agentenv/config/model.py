@@ -147,6 +147,13 @@ class EnvironmentDefaults(Record):
     invalid_action: Literal["error", "clip"] = Field(
         default="error", description="What an action outside its space does: raise an error, or be clipped into a Box."
     )
+    trace_mb: int = Field(
+        default=64,
+        strict=True,
+        ge=0,
+        le=MAX_MB,
+        description="MiB kept of its recorded actions and digests in a run; older episodes go first. 0 keeps none.",
+    )
     render_mode: Annotated[RenderMode | None, check_render_mode] = Field(
         default=None, description='Gymnasium render mode. "human" is refused: there is no display inside a sandbox.'
     )

@@ -7,6 +7,28 @@ from typing import Any
 
 import numpy as np
 
+from agentenv.config import EnvironmentConfig
+from agentenv.fleet.seeds import Seeds
+
+
+def first_seeds(
+    members: Sequence[EnvironmentConfig], root: int | None, seeds: Seeds
+) -> tuple[list[int | None], int | None]:
+    """The seeds of the first reset, and the action space's, as far as the configuration gives any.
+
+    Args:
+        members: The environments.
+        root: The run's seed; None where the configuration has none.
+        seeds: Derives them.
+    """
+    own = members[0].seed
+    actions = seeds.actions("vector", seed=own) if root is not None or own is not None else None
+    each = [
+        seeds.environment(member.id, seed=member.seed) if member.seed is not None or root is not None else None
+        for member in members
+    ]
+    return each, actions
+
 
 def spread_seed(seed: int | Sequence[int | None], count: int) -> list[int | None]:
     """A seed for each of ``count`` environments: consecutive ones from an int.

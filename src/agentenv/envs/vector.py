@@ -13,10 +13,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from agentenv.config import config_from_keywords
+from agentenv.config import Config, EnvironmentConfig, config_from_keywords
 from agentenv.envs.env import FORKED, plain
 from agentenv.envs.infos import gather
-from agentenv.envs.resets import split_mask, spread_seed
+from agentenv.envs.resets import first_seeds, split_mask, spread_seed
 from agentenv.envs.snapshots import Snapshot
 from agentenv.envs.source import Source, env_name, refuse_commands, split_source
 from agentenv.envs.together import put_all, take_all, take_one
@@ -85,7 +85,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._why_closed = "closed"
         self._members = members
         self._failed: dict[int, SandboxError] = {}
-        self._context = RunContext(config, members, record=False)
+        self._context = self._make_context(config, members)
         try:
             self._fleet = Fleet(
                 self._context,
@@ -121,8 +121,13 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._pace_due = False
         self._calm = bytes(8 * self.num_envs)
         self._variables: list[Sequence[object]] = [()] * self.num_envs
-        self._first_seeds = self._seed_from(config.global_.seed)
+        self._first_seeds, action_seed = first_seeds(members, config.global_.seed, self._context.seeds)
+        if action_seed is not None:
+            self.action_space.seed(action_seed)
         self._renewals = 0
+
+    def _make_context(self, config: Config, members: Sequence[EnvironmentConfig]) -> RunContext:
+        return RunContext(config, members, record=False)
 
     @classmethod
     def from_env(
@@ -378,17 +383,6 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def _refuse(self) -> None:
         self._opened()
         raise next(iter(self._failed.values()))
-
-    def _seed_from(self, root: int | None) -> list[int | None]:
-        """Seed the action space and return the seeds of the first reset, as far as the configuration gives any."""
-        seeds = self._context.seeds
-        own = self._members[0].seed
-        if root is not None or own is not None:
-            self.action_space.seed(seeds.actions("vector", seed=own))
-        return [
-            seeds.environment(member.id, seed=member.seed) if member.seed is not None or root is not None else None
-            for member in self._members
-        ]
 
     def _disown(self) -> None:
         self.closed = True

@@ -5,12 +5,14 @@
     birth    nothing but the description: build it again and repeat everything since
 
 One copy is parked for every sandbox even where states can be saved: it spares the building. Where states cannot be
-saved, a new copy is parked every time instead.
+saved, a new copy is parked every time instead; where saving them takes longer than forking, as well, and they are
+saved as much less often. What either takes is measured.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,6 +75,9 @@ class Bases:
         self._cadence = cadence
         self._uncopied: dict[int, str] = {}
         self._proven: set[int] = set()
+        self._state_s: dict[int, float] = {}
+        self._copy_s: dict[int, float] = {}
+        self._turn = 0
         self.states: list[State | None] = [None] * fleet.count
         self.copies: dict[int, Copy] = {}
         self.births: list[int | None] = [0] * fleet.count
@@ -114,17 +119,24 @@ class Bases:
         began = perf_counter()
         self.due = False
         first = [number for number in live if number not in self.unfit and not self._was_saved(number)]
-        later = [number for number in live if number not in self.unfit and number not in first]
+        self._turn += 1
+        costly = {number: spacing for number in live if (spacing := self._spacing(number)) > 1}
+        later = [
+            number
+            for number in live
+            if number not in self.unfit and number not in first and self._turn % costly.get(number, 1) == 0
+        ]
         losses = self._capture(first, proof=True)
         proving_s = perf_counter() - began
         losses |= self._capture(later, proof=False)
-        stale = [number for number in live if number in self.unfit or number not in self.copies]
+        every_time = [number for number in live if number in self.unfit or number in costly]
+        stale = [number for number in live if number in every_time or number not in self.copies]
         parking = perf_counter()
         losses |= self._park([n for n in stale if n not in losses and n not in self._uncopied])
-        stem_s = 0.0 if self.unfit else perf_counter() - parking
+        stem_s = 0.0 if every_time else perf_counter() - parking
         spent = perf_counter() - began - (proving_s if first else 0.0) - stem_s
         # The first time includes what comes only once; taken for what saving costs, it puts off the second.
-        self.cost_s = max(spent, 1e-4) if later or self.unfit else proving_s / 4
+        self.cost_s = max(spent, 1e-4) if later or every_time else proving_s / 4
         self._plan()
         self._trim()
         return losses
@@ -148,6 +160,13 @@ class Bases:
         for number in list(self.copies):
             self.drop_copy(number)
 
+    def _spacing(self, number: int) -> int:
+        """Every how many times the states of a sandbox are saved; the other times it is only forked."""
+        state_s, copy_s = self._state_s.get(number, 0.0), self._copy_s.get(number)
+        if number in self.unfit or copy_s is None or state_s < 2 * copy_s:
+            return 1
+        return min(100, math.ceil(state_s / copy_s))
+
     def _was_saved(self, number: int) -> bool:
         return all(index in self._proven for index in self._fleet.groups[number])
 
@@ -170,8 +189,9 @@ class Bases:
 
     def _keep(self, number: int, index: int, position: int, value: Any) -> None:
         match value:
-            case ["state" | "pickle" as how, bytes() as data, float()]:
+            case ["state" | "pickle" as how, bytes() as data, float() as seconds]:
                 self.states[index] = State(position, how, data)
+                self._state_s[number] = seconds
                 self._proven.add(index)
             case ["no", str() as reason]:
                 self._refuse(number, reason)
@@ -202,8 +222,10 @@ class Bases:
             reason: str | None = "its process ended"
             try:
                 if number not in losses:
-                    reason = copy_refusal(fleet.value(firsts[number]))
+                    answer = fleet.value(firsts[number])
+                    reason = copy_refusal(answer)
                     if reason is None:
+                        self._copy_s[number] = answer[1]
                         fleet.sandboxes[number].settle(parked)
             except PeerLost as lost:
                 losses[number] = lost

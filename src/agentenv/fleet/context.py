@@ -46,13 +46,22 @@ class RunContext:
         spare_cores: Whether every environment can have a core to itself beside the trainer's.
     """
 
-    def __init__(self, config: Config, environments: Sequence[EnvironmentConfig], *, record: bool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        environments: Sequence[EnvironmentConfig],
+        *,
+        record: bool,
+        run: RunDir | None = None,
+    ) -> None:
         """Open the runtime; the first sandbox waits until it is up.
 
         Args:
             config: The configuration.
             environments: The environments that may be started, expanded.
-            record: Whether the run leaves a directory.
+            record: Whether the run leaves a directory of its own.
+            run: A directory that exists already, of a run that is continued. The run id is a new one all the same:
+                control groups carry it, and those of the process that died may not be gone yet.
 
         Raises:
             RuntimeUnavailable: This machine cannot give what was asked.
@@ -67,10 +76,10 @@ class RunContext:
         self._disowners: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._note_ignored(environments)
         raise_descriptor_limit(_DESCRIPTORS_PER_SANDBOX * len(environments))
-        self.run: RunDir | None = None
+        self.run: RunDir | None = None if run is None else RunDir(run.path, self.run_id)
         # As the key says: where the command is started, not where the configuration lies.
         self._run_root = Path(config.global_.run_dir).expanduser().absolute()
-        if record:
+        if record and run is None:
             self.run = RunDir.create(self._run_root, config.name, self.run_id)
         self.output = SandboxOutput(self._log_directory)
         self.watch = Watch(self.output)

@@ -159,8 +159,9 @@ class Journal:
     def drop(self) -> None:
         """Forget the pending entry."""
         block, self._open = self._open, None
-        if isinstance(block, _Request):
+        if block is not None and block.used == 0:  # the last one, and nothing else is in it
             self._blocks.pop()
+            self._steps = None
 
     def action(self, index: int) -> NDArray[np.uint8] | None:
         """The fixed part of the action of environment ``index`` in the pending step; None if it is not a step."""
@@ -213,7 +214,10 @@ class Journal:
                     outcome, action = block.outcomes[row, index], block.actions[row, index].copy()
                     found.append({"op": "step", "action": action, **_readable(outcome)})
                 elif (place := _place(block, index)) is not None:
-                    found.append({"op": Op(block.op).name.lower(), **_readable(block.outcomes[place])})
+                    entry = {"op": Op(block.op).name.lower(), **_readable(block.outcomes[place])}
+                    if block.actions is not None:
+                        entry["action"] = block.actions[index].copy()
+                    found.append(entry)
         return found[::-1]
 
     def trim(self, position: int) -> None:

@@ -19,7 +19,7 @@ from agentenv.fleet.progress import EnvState, Progress
 from agentenv.fleet.resuming import Resumption, write_resume_point
 from agentenv.fleet.rundir import RunDir, read_object
 from agentenv.fleet.summary import Summary
-from agentenv.fleet.trace import DEFAULT_MB, TraceWriter
+from agentenv.fleet.trace import TraceWriter
 from agentenv.telemetry.events import EventLog
 from agentenv.telemetry.records import RecordWriter
 from agentenv.telemetry.syncing import Syncer
@@ -112,7 +112,7 @@ class Paperwork:
             trace_end: Where an earlier process's whole chunks end, or None.
         """
         place = self._run.environment(environment.id)
-        limit_mb = float(getattr(environment, "trace_mb", DEFAULT_MB))
+        limit_mb = float(environment.trace_mb)
 
         def opened(names: tuple[str, ...], action_bytes: int) -> TraceWriter:
             return TraceWriter(

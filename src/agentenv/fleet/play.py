@@ -30,7 +30,6 @@ from agentenv.fleet.policies import PolicyError, find_policies
 from agentenv.fleet.program import Program
 from agentenv.fleet.progress import EnvState, Outcome, Progress
 from agentenv.fleet.reported import READ_ONLY, READ_ONLY_HINT
-from agentenv.fleet.resumed import ResumedContext
 from agentenv.fleet.resuming import Resumption
 from agentenv.fleet.roster import Roster
 from agentenv.fleet.summary import Summary
@@ -105,7 +104,7 @@ class Play:
             if self._resumption is None:
                 self._context = RunContext(self.config, self._everybody, record=True)
             else:
-                self._context = ResumedContext(self.config, self._everybody, self._resumption.run)
+                self._context = RunContext(self.config, self._everybody, record=False, run=self._resumption.run)
             run = self._context.run
             assert run is not None  # it was asked to record
             self.run_dir = run.path

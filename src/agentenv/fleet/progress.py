@@ -46,6 +46,7 @@ class Progress:
         state: Where it stands.
         episodes: Episodes played to their end (terminated or truncated).
         steps: Steps taken, those of unfinished episodes included.
+        restarts: Times its process died and was made up for.
         returns: Return of each finished episode.
         lengths: Sum of the finished episodes' lengths, steps.
         active_s: Seconds since it started, or that it took.
@@ -61,6 +62,7 @@ class Progress:
     state: EnvState = EnvState.QUEUED
     episodes: int = 0
     steps: int = 0
+    restarts: int = 0
     returns: list[float] = field(default_factory=list)
     lengths: int = 0
     active_s: float = 0.0
@@ -104,6 +106,7 @@ class Progress:
                 "return_min": min(self.returns) if count else None,
                 "return_max": max(self.returns) if count else None,
                 "length_mean": self.lengths / count if count else None,
+                "restarts": self.restarts,
             }
         else:
             record |= {"exit_code": self.exit_code, "out": self.out}

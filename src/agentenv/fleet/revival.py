@@ -106,7 +106,7 @@ class Revival:
                 continue
             try:
                 fleet.resume_from(death.number, held.parked)
-                death.how = "state" if self._has_states(death.number) else "copy"
+                death.how = "state" if self._states_are_later(death.number) else "copy"
             except (OSError, AgentEnvError) as error:
                 logger.debug("the parked copy could not be copied: %s", error)
                 fresh.append(death)
@@ -118,6 +118,12 @@ class Revival:
         """Whether the parked copy leads anywhere: to a saved state, or from where it was made."""
         held = self._bases.copies[number]
         return self._has_states(number) or held.position >= self._fleet.journal.start
+
+    def _states_are_later(self, number: int) -> bool:
+        copied = self._bases.copies[number].position
+        held = [self._bases.states[index] for index in self._fleet.groups[number]]
+        late = all(state is not None and state.position >= copied for state in held)
+        return self._has_states(number) and (late or copied < self._fleet.journal.start)
 
     def _has_states(self, number: int) -> bool:
         start = self._fleet.journal.start

@@ -80,6 +80,7 @@ def main(config: dict[str, Any]) -> NoReturn:
     nesting = probe_nesting() if config["isolated"] else "not asked for"
     failed = _preload(config["preload"])
     importlib.import_module("agentenv.guest.envhost")
+    importlib.import_module("agentenv.guest.warming").warm_up()
     if config["isolated"]:
         for network in (False, True):
             seccomp.program(platform.machine(), allow_network=network)  # built once, not in every cell

@@ -39,17 +39,12 @@ class RecordedVectorEnv(AgentVectorEnv):
     @property
     def context(self) -> RunContext:
         """What its sandboxes share."""
-        return self._opened_context
+        return self._context
 
-    @property
-    def _context(self) -> RunContext:
-        return self._opened_context
-
-    @_context.setter
-    def _context(self, context: RunContext) -> None:
-        # It is open, and nothing that writes has been started yet.
-        context.run = self._recorded_in
-        self._opened_context = context
+    def _make_context(self, config: Config, members: Sequence[EnvironmentConfig]) -> RunContext:
+        context = super()._make_context(config, members)
+        context.run = self._recorded_in  # of the run's folder it takes the logs only
+        return context
 
 
 @dataclass(slots=True)
