@@ -10,6 +10,7 @@ step by step over observations, rewards, flags and infos, and compared with thos
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -43,10 +44,8 @@ def environment_process(sandbox: Any) -> int:
 
 
 def kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def zygote_process(vec: Any) -> int:
@@ -99,7 +98,7 @@ def measure_latency(kills: int) -> dict[str, Any]:
 
 
 def measure_outer(rounds: int) -> dict[str, Any]:
-    """Seconds until 20 environments answer again after the process they are forked from was killed, with all of them."""
+    """Seconds until 20 environments answer again after the process they were forked from was killed with them."""
     found = []
     vec = AgentVectorEnv.from_env("CartPole-v1", num_envs=20, **KEYS)
     vec.reset(seed=1)

@@ -2,16 +2,16 @@
 
     python examples/tree_search.py [episodes]
 
-The game goes on in one environment; the search plays in a fork of it, a process of its own, which is brought back to the
-present moment before every simulation. The search knows no rules: it tries the four moves or two pushes, goes on as the
+The game goes on in one environment; the search plays in a fork of it, a process of its own, which is brought back to
+the present moment before every simulation. The search knows no rules: it tries the moves there are, goes on as the
 greedy player would or at random, and sees what comes of it.
 
 A simulation must not know the future. ``restore(moment)`` alone goes on with the random streams of the moment, so that
-the same actions meet the same slips as the game itself will: a search in that would be a prophet. With ``reseed=`` an int
-each simulation draws luck of its own.
+the same moves meet the same slips as the game itself will: a search in that would be a prophet. With ``reseed=`` an
+int each simulation draws luck of its own.
 
-The search is UCT (Kocsis and Szepesvari, "Bandit based Monte-Carlo planning", 2006), a node being what was observed after
-what was done, so that chance may lead from one action to several nodes.
+The search is UCT (Kocsis and Szepesvari, "Bandit based Monte-Carlo planning", 2006), a node being what was observed
+after what was done, so that chance may lead from one action to several nodes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from agentenv import AgentENV
+
+EXPLORATION = 0.4
+"""Weight of what is not known yet; returns are scaled to 1."""
 
 Player = Callable[[Any], int]
 Luck = Iterator[int]
@@ -63,10 +68,22 @@ class Node:
 
 @dataclass
 class Clock:
-    """How often the search went back to a moment, and how long that took."""
+    """Counts what is done inside its ``with``, and how long it takes."""
 
     count: int = 0
     seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """How many a second."""
+        return self.count / self.seconds
+
+    def __enter__(self) -> None:
+        self.seconds -= time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+        self.count += 1
 
 
 def towards_goal(observation: Any) -> int:
@@ -83,7 +100,10 @@ def towards_lean(observation: Any) -> int:
 GAMES = {
     "GridWorld": Game(
         "agentenv/GridWorld-v0",
-        {"env_kwargs": {"size": 5, "traps": 4, "slip": 0.1, "observation": "coordinates"}, "max_episode_steps": 40},
+        {
+            "env_kwargs": {"size": 4, "traps": [[1, 1], [2, 2]], "slip": 0.1, "observation": "coordinates"},
+            "max_episode_steps": 30,
+        },
         towards_goal,
         simulations=40,
         horizon=14,
@@ -93,22 +113,25 @@ GAMES = {
 }
 
 
-def search(planner: AgentENV, moment: Any, game: Game, rng: np.random.Generator, luck: Luck, clock: Clock) -> int:
-    """The action that most simulations from this moment chose."""
-    count = int(planner.action_space.n)  # type: ignore[attr-defined]  # both games have Discrete actions
+def search(
+    env: AgentENV, planner: AgentENV, present: Any, *, game: Game, rng: np.random.Generator, luck: Luck, clock: Clock
+) -> int:
+    """The action that most simulations from here chose; ``env`` is only asked for its moment, ``planner`` played in."""
+    moment = env.snapshot()
+    assert isinstance(planner.action_space, Discrete)
+    count = int(planner.action_space.n)
     root = Node([0] * count, [0.0] * count)
     low, high = math.inf, -math.inf
-    observation: Any = None
 
     def go_on(seen: Any) -> int:
         return int(rng.integers(count)) if rng.random() < game.chance else game.greedy(seen)
 
     for _ in range(game.simulations):
-        began = time.perf_counter()
-        planner.restore(moment, reseed=next(luck))
-        clock.count, clock.seconds = clock.count + 1, clock.seconds + time.perf_counter() - began
-
-        node, path, rewards, done, inside = root, [], [], False, True
+        with clock:
+            observation = planner.restore(moment, reseed=next(luck))
+        node, done, inside = root, False, True
+        path: list[tuple[Node, int]] = []
+        rewards: list[float] = []
         while not done and len(rewards) < game.horizon:
             action = choose(node, low, high) if inside else go_on(observation)
             observation, reward, terminated, truncated, _ = planner.step(action)
@@ -132,7 +155,7 @@ def choose(node: Node, low: float, high: float) -> int:
     if 0 in node.visits:
         return node.visits.index(0)
     spread, log = max(high - low, 1e-9), math.log(sum(node.visits))
-    bounds = [m / spread + math.sqrt(log / n) for m, n in zip(node.means, node.visits, strict=True)]
+    bounds = [m / spread + EXPLORATION * math.sqrt(log / n) for m, n in zip(node.means, node.visits, strict=True)]
     return int(np.argmax(bounds))
 
 
@@ -146,29 +169,32 @@ def play(env: AgentENV, seed: int, player: Player) -> float:
     return total
 
 
+def compete(game: Game, episodes: int) -> str:
+    """Both play the same episodes; returns what came out."""
+    rng, luck_rng = np.random.default_rng(0), np.random.default_rng(1)
+    luck = map(int, iter(lambda: luck_rng.integers(2**31), None))
+    branches, forks = Clock(), Clock()
+    greedy: list[float] = []
+    found: list[float] = []
+    with AgentENV.from_env(game.env, **game.keys) as env:
+        for seed in range(episodes):
+            greedy.append(play(env, seed, game.greedy))
+            env.reset(seed=seed)
+            with forks:
+                (planner,) = env.fork()
+            with planner:
+                searching = partial(search, env, planner, game=game, rng=rng, luck=luck, clock=branches)
+                found.append(play(env, seed, searching))
+    return (
+        f"mean return over {episodes} episodes: search {np.mean(found):.2f}, greedy {np.mean(greedy):.2f};"
+        f" {branches.count:,} branches at {branches.rate:,.0f} a second, {forks.count} processes at {forks.rate:,.0f}"
+        " a second"
+    )
+
+
 def main(episodes: int = 4) -> None:
     for name, game in GAMES.items():
-        rng = np.random.default_rng(0)
-        luck = iter(lambda rng=rng: int(rng.integers(2**31)), -1)
-        clock, forks, fork_s = Clock(), 0, 0.0
-        with AgentENV.from_env(game.env, **game.keys) as env:
-            greedy, found = [], []
-            for seed in range(episodes):
-                greedy.append(play(env, seed, game.greedy))
-                env.reset(seed=seed)
-                began = time.perf_counter()
-                (planner,) = env.fork()
-                forks, fork_s = forks + 1, fork_s + time.perf_counter() - began
-                with planner:
-                    found.append(
-                        play(env, seed, lambda _: search(planner, env.snapshot(), game, rng, luck, clock))  # noqa: B023
-                    )
-        print(
-            f"{name}: mean return over {episodes} episodes: search {np.mean(found):.2f}, greedy {np.mean(greedy):.2f};"
-            f" {clock.count:,} branches at {clock.count / clock.seconds:,.0f} a second,"
-            f" {forks} processes at {forks / fork_s:,.0f} a second",
-            flush=True,
-        )
+        print(f"{name}: {compete(game, episodes)}", flush=True)
 
 
 if __name__ == "__main__":

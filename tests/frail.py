@@ -112,3 +112,11 @@ class Heavy(Walk):
     def __init__(self, length: int = 37) -> None:
         super().__init__(length)
         self.bulk = {number: str(number) for number in range(200_000)}
+
+
+class Filled(Walk):
+    """Uses more than half of the memory it may: to save its state would kill it."""
+
+    def __init__(self, length: int = 37) -> None:
+        super().__init__(length)
+        self.bulk = bytearray(b"x") * (150 << 20)

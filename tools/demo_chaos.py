@@ -2,15 +2,16 @@
 
     python tools/demo_chaos.py [--config examples/chaos.toml] [--run-dir runs]
 
-The configuration is run twice, by ``agentenv run``. Once quietly and at full speed; then slowed down to some hundred steps
-a second (``Unhurried``), so that it lasts twenty seconds, while one process of it is sent SIGKILL every second: the
-process of an environment or the copy parked beside it, the first process of a sandbox, and at every seventh the one that
-all sandboxes are forked from. The digests of all episodes must be the same. A digest is over every observation, reward,
-flag, info and action of an episode.
+The configuration is run twice, by ``agentenv run``. Once quietly and at full speed; then slowed down to some hundred
+steps a second (``Unhurried``), so that it lasts twenty seconds, while one process of it is sent SIGKILL every second:
+the process of an environment or the copy parked beside it, the first process of a sandbox, and every seventh time the
+one that all sandboxes are forked from. The digests of all episodes must be the same. A digest is over every
+observation, reward, flag, info and action of an episode.
 
 Exit code 0: they are, and somebody was killed; 1: they are not; 2: wrong usage; 3: a run did not come to its end.
 
-Only processes below the run that this program started are killed, each through a pidfd after a look that it still is one.
+Only processes below the run that this program started are killed, each through a pidfd after a look that it still is
+one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -113,15 +115,11 @@ class Killer:
         """Kill below the process ``root``."""
         self._root = psutil.Process(root)
         self._random = random.Random(seed)
-        self._begun = False
         self.kills: Counter[str] = Counter()
 
     def strike(self) -> None:
-        """Kill one, if anybody is there; until the first sandboxes have environments in them, nobody is."""
+        """Kill one, if anybody is there."""
         victims = sort_victims(self._root)
-        self._begun = self._begun or len(victims[ENVIRONMENT]) > len(victims[CELL]) > 0
-        if not self._begun:
-            return
         kind = ZYGOTE if self.kills.total() % ZYGOTE_EVERY == ZYGOTE_EVERY - 1 else self._pick()
         if not victims[kind]:
             kind = ENVIRONMENT
@@ -145,18 +143,21 @@ def play(config: Path, run_dir: Path, *settings: str, kill_seed: int | None = No
     command = [sys.executable, "-m", "agentenv", "run", str(config), "--run-dir", str(run_dir), "--json"]
     command += [part for setting in settings for part in ("--set", setting)]
     kills: Counter[str] = Counter()
+    before = set(run_dir.glob("*"))
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(command, stdout=said, env={**os.environ, "PYTHONPATH": path}) as process,
     ):
         try:
             killer = None if kill_seed is None else Killer(process.pid, kill_seed)
+            begun = False
             while True:
                 try:
                     process.wait(EVERY_S)
                     break
                 except subprocess.TimeoutExpired:
-                    if killer is not None:
+                    begun = begun or has_begun(run_dir, before)
+                    if killer is not None and begun:
                         killer.strike()
         except BaseException:
             process.terminate()  # it takes down what it started; Popen waits for it
@@ -168,6 +169,16 @@ def play(config: Path, run_dir: Path, *settings: str, kill_seed: int | None = No
     if process.returncode != 0:
         raise RunFailed(f"agentenv run {config} ended with exit code {process.returncode}")
     return Path(json.loads(text)["run_dir"]), kills
+
+
+def has_begun(run_dir: Path, before: set[Path]) -> bool:
+    """Whether a run that was not there before has started all its environments: from then on they are brought back."""
+    for events in {*run_dir.glob("*")} - before:
+        with contextlib.suppress(OSError):
+            text = (events / "events.jsonl").read_bytes()
+            wanted = re.search(rb'"kind":"run_started".*?"environments":(\d+)', text)
+            return wanted is not None and text.count(b'"kind":"env_started"') >= int(wanted[1])
+    return False
 
 
 def read_digests(run: Path) -> dict[str, list[str]]:

@@ -263,6 +263,21 @@ def test_a_quarantine_raises_where_that_is_wanted_and_where_there_is_only_one() 
             env.step(0)
 
 
+def test_saving_a_state_does_not_take_memory_that_is_not_there() -> None:
+    with AgentENV.from_env(
+        "frail:Filled", memory_mb=256, env_kwargs={"length": 99}, checkpoint_every=5, **ENDLESS
+    ) as env:
+        env.reset()
+        for _ in range(40):
+            *_, info = env.step(0)
+            assert "agentenv" not in info
+        assert env._fleet.recovery.recovered == 0
+        assert "memory_mb" in env._fleet.recovery.bases.unfit[0]
+        kill_worker(env, 0)
+        *_, truncated, info = env.step(0)
+        assert not truncated
+
+
 def test_random_kills_of_anything_leave_nothing_behind() -> None:
     """Whoever is hit: a worker, a parked copy, a cell's first process, the zygote, bubblewrap; often twice in a row."""
     before = traces.take()

@@ -107,13 +107,13 @@ class EnvironmentDefaults(Record):
     step_timeout_s: float = Field(default=60.0, strict=True, gt=0, le=MAX_S, description="Seconds one step may take.")
     on_crash: Literal["recover", "truncate", "raise"] = Field(
         default="recover",
-        description="What the death of the environment's process does: bring it back to where it was, end the episode as"
-        " truncated, or raise an error.",
+        description="What the death of the environment's process does: bring it back to where it was, end the episode"
+        " as truncated, or raise an error.",
     )
     checkpoint_every: CheckpointEvery = Field(
         default="auto",
-        description='How often its state is saved for recovery: "auto" (as often as costs 3 % of its own time), a number'
-        ' of steps, seconds as in "2.5s", or "never" (everything is done again from the start).',
+        description='How often its state is saved for recovery: "auto" (as often as costs 3 % of its own time), a'
+        ' number of steps, seconds as in "2.5s", or "never" (everything is done again from the start).',
     )
     restart: Literal["always", "on-failure", "never"] = Field(
         default="on-failure",
@@ -130,7 +130,8 @@ class EnvironmentDefaults(Record):
         strict=True,
         ge=0,
         le=MAX_S,
-        description="Most seconds to wait before the fourth restart in the window; twice as many before each further one.",
+        description="Most seconds to wait before the fourth restart in the window; before each further one twice as"
+        " many.",
     )
     on_quarantine: Literal["truncate", "raise"] = Field(
         default="truncate",

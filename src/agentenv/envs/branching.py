@@ -86,7 +86,7 @@ class Branching:
     def restore(self, snapshot: Snapshot, *, reseed: int | None = None) -> Any:
         """Go back to a snapshot, or on from one of another environment of the same kind.
 
-        The same actions then lead to the same future as they did from there, unless ``reseed`` gives new random streams.
+        The same actions then lead to the same future as they did from there, unless ``reseed`` gives new streams.
 
         Returns:
             The observation of that moment.

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agentenv.fleet")
 
 _MOST_JOURNAL_BYTES = 256 << 20
+_MOST_OF_LIMIT = 0.4
+_DEATHS_SAVING = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Bases:
         self._state_s: dict[int, float] = {}
         self._copy_s: dict[int, float] = {}
         self._turn = 0
+        self._died_saving: dict[int, int] = {}
         self.states: list[State | None] = [None] * fleet.count
         self.copies: dict[int, Copy] = {}
         self.births: list[int | None] = [0] * fleet.count
@@ -126,9 +129,16 @@ class Bases:
             for number in live
             if number not in self.unfit and number not in first and self._turn % costly.get(number, 1) == 0
         ]
+        for number in first:
+            self._look_for_room(number)
+        first = [number for number in first if number not in self.unfit]
         losses = self._capture(first, proof=True)
         proving_s = perf_counter() - began
         losses |= self._capture(later, proof=False)
+        for number in losses:
+            self._died_saving[number] = self._died_saving.get(number, 0) + 1
+            if self._died_saving[number] >= _DEATHS_SAVING:
+                self._refuse(number, "it died while that was tried")
         every_time = [number for number in live if number in self.unfit or number in costly]
         stale = [number for number in live if number in every_time or number not in self.copies]
         parking = perf_counter()
@@ -166,6 +176,17 @@ class Bases:
         if number in self.unfit or copy_s is None or state_s < 2 * copy_s:
             return 1
         return min(100, math.ceil(state_s / copy_s))
+
+    def _look_for_room(self, number: int) -> None:
+        """Saving a state needs as much memory again, for a moment; where the limit leaves less, that would kill."""
+        sandbox = self._fleet.sandboxes[number]
+        used = sandbox.usage()
+        if used is not None and used.memory_bytes > _MOST_OF_LIMIT * sandbox.spec.memory_mb * (1 << 20):
+            self._refuse(
+                number,
+                f"it uses {used.memory_bytes >> 20} MB of the {sandbox.spec.memory_mb} MB it may, which leaves no room"
+                " for a copy; raise memory_mb",
+            )
 
     def _was_saved(self, number: int) -> bool:
         return all(index in self._proven for index in self._fleet.groups[number])

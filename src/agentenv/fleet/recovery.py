@@ -102,7 +102,7 @@ class Recovery:
             for number, lost in losses.items():
                 death = self._examine(number, lost, open_deaths.get(number))
                 open_deaths[number] = death
-                refusal = self._refusal(death)
+                refusal = self._refusal(death, between)
                 if refusal is None:
                     deaths.append(death)
                     continue
@@ -183,13 +183,14 @@ class Recovery:
             death.reports = found
         return death
 
-    def _refusal(self, death: Death) -> SandboxError | None:
+    def _refusal(self, death: Death, between: bool) -> SandboxError | None:
         """The error to raise where the death cannot be made up for; None where it can, or where the slot is retired."""
         member = self._fleet.members[self._fleet.groups[death.number][0]]
         if self._on_crash == "raise":
             return self._give_up(death)
         account = self._accounts[death.number]
-        self._count_at_place(account, death)
+        if not between:
+            self._count_at_place(account, death)
         policy = RestartPolicy(member.restart, member.max_restarts, member.restart_window_s, member.restart_backoff_s)
         now = time.monotonic()
         verdict = decide(policy, account.history.of(death.cause), death.cause, now, random.random())

@@ -1,7 +1,7 @@
 """Doing once in the zygote what every environment's process does, so that they all share its pages.
 
-What Python and numpy set up at the first use (caches, specialised bytecode, resolved symbols) is written to memory. After
-a fork each process would write it to pages of its own.
+What Python and numpy set up at the first use (caches, specialised bytecode, resolved symbols) is written to memory.
+After a fork each process would write it to pages of its own.
 """
 
 from __future__ import annotations
