@@ -101,13 +101,13 @@ GAMES = {
     "GridWorld": Game(
         "agentenv/GridWorld-v0",
         {
-            "env_kwargs": {"size": 4, "traps": [[1, 1], [2, 2]], "slip": 0.1, "observation": "coordinates"},
+            "env_kwargs": {"size": 5, "traps": [[1, 1], [2, 2]], "slip": 0.1, "observation": "coordinates"},
             "max_episode_steps": 30,
         },
         towards_goal,
-        simulations=40,
+        simulations=50,
         horizon=14,
-        chance=0.2,
+        chance=0.5,
     ),
     "CartPole": Game("CartPole-v1", {"max_episode_steps": 80}, towards_lean, simulations=6, horizon=12, chance=1.0),
 }
@@ -121,7 +121,7 @@ def search(
     assert isinstance(planner.action_space, Discrete)
     count = int(planner.action_space.n)
     root = Node([0] * count, [0.0] * count)
-    low, high = math.inf, -math.inf
+    scale = 1e-9
 
     def go_on(seen: Any) -> int:
         return int(rng.integers(count)) if rng.random() < game.chance else game.greedy(seen)
@@ -133,7 +133,7 @@ def search(
         path: list[tuple[Node, int]] = []
         rewards: list[float] = []
         while not done and len(rewards) < game.horizon:
-            action = choose(node, low, high) if inside else go_on(observation)
+            action = choose(node, scale) if inside else go_on(observation)
             observation, reward, terminated, truncated, _ = planner.step(action)
             rewards.append(reward)
             done = terminated or truncated
@@ -142,20 +142,19 @@ def search(
                 place = action, np.asarray(observation).tobytes()
                 inside = place in node.children
                 node = node.children.setdefault(place, Node([0] * count, [0.0] * count))
-        total = sum(rewards)
-        low, high = min(low, total), max(high, total)
+        scale = max(scale, abs(sum(rewards)))
         for depth, (visited, action) in enumerate(path):
             visited.visits[action] += 1
             visited.means[action] += (sum(rewards[depth:]) - visited.means[action]) / visited.visits[action]
     return int(np.argmax(root.visits))
 
 
-def choose(node: Node, low: float, high: float) -> int:
-    """The action with the best upper confidence bound, returns being scaled to what was seen so far."""
+def choose(node: Node, scale: float) -> int:
+    """The action with the best upper confidence bound, returns being scaled to the largest seen so far."""
     if 0 in node.visits:
         return node.visits.index(0)
-    spread, log = max(high - low, 1e-9), math.log(sum(node.visits))
-    bounds = [m / spread + EXPLORATION * math.sqrt(log / n) for m, n in zip(node.means, node.visits, strict=True)]
+    log = math.log(sum(node.visits))
+    bounds = [m / scale + EXPLORATION * math.sqrt(log / n) for m, n in zip(node.means, node.visits, strict=True)]
     return int(np.argmax(bounds))
 
 

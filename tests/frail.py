@@ -44,6 +44,16 @@ class Native(Walk):
         self.lock = threading.Lock()
 
 
+class Stateful(Native):
+    """Cannot be pickled, but says truly what its state is."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {"steps": self.steps, "place": self.place.copy()}
+
+    def set_state(self, state: Any) -> None:
+        self.steps, self.place = state["steps"], state["place"].copy()
+
+
 class Forgetful(Walk):
     """Says that its state can be kept, and keeps none of it."""
 
@@ -60,6 +70,18 @@ class Threaded(Native):
     def __init__(self, length: int = 37) -> None:
         super().__init__(length)
         threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+
+
+class Busy(Walk):
+    """Runs a thread, which is stopped for pickling: neither to be forked nor to be tried out."""
+
+    def __init__(self, length: int = 37) -> None:
+        super().__init__(length)
+        self.thread: Any = threading.Thread(target=time.sleep, args=(1e6,), daemon=True)
+        self.thread.start()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "thread"}
 
 
 class Erratic(Walk):

@@ -35,7 +35,7 @@ def test_what_is_no_setting(setting: Any) -> None:
 
 @given(step_s=st.floats(1e-7, 5.0), costs=st.lists(st.floats(0.0, 2.0), min_size=1, max_size=30))
 def test_auto_spends_at_most_its_share_whatever_a_step_takes(step_s: float, costs: list[float]) -> None:
-    """An account of a run: saving i costs ``costs[i]``, and each saving is paid for by the busy time that follows it."""
+    """An account of a run: saving i costs ``costs[i]``, and the busy time that follows pays for it."""
     cadence = Cadence(auto=True)
     first = cadence.next_busy_s(0.0, None)
     assert first == FIRST_S

@@ -166,7 +166,10 @@ def test_used_up_restarts_are_told_of(tmp_path: Path) -> None:
         for _ in range(2):
             kill(fleet, 1)
             step(fleet, 0)
-        assert [report.recovery["how"] for report in reports_of(fleet, 1) if report.recovery] == ["replay", "quarantined"]
+        assert [report.recovery["how"] for report in reports_of(fleet, 1) if report.recovery] == [
+            "replay",
+            "quarantined",
+        ]
 
 
 def test_variable_actions_are_told_by_their_fixed_part(tmp_path: Path) -> None:

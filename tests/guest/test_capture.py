@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import frail
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
 
+import frail
 from agentenv.envs.gridworld import GridWorld
 from agentenv.guest.capture import Capture, Unfit, threads
 from agentenv.guest.seeding import seed_globals

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentenv.config import EnvironmentConfig
-from agentenv.envs.snapshots import Snapshot, load_snapshot, spread_seeds
+from agentenv.envs.snapshots import Snapshot, check_snapshot, load_snapshot, single_seed, spread_seeds
 from agentenv.errors import SnapshotError
 from agentenv.fleet import moments
 from agentenv.fleet.context import RunContext
@@ -23,6 +23,8 @@ from agentenv.sandbox.contract import Sandbox
 logger = logging.getLogger("agentenv.envs")
 
 _forked = itertools.count(1)
+_FIRST_FORK = 1 << 30
+"""Seeds of forks are drawn from here on, apart from those of episodes."""
 
 
 class Branching:
@@ -35,6 +37,7 @@ class Branching:
     _context: RunContext
     _fleet: Fleet
     _forks: int
+    _variable: bool
     _leaves: Sequence[object]
     _first_seed: int | None
     _read: Callable[[Sequence[object]], Any]
@@ -65,6 +68,9 @@ class Branching:
             SnapshotError: It is damaged, of another environment, or a process in another sandbox.
             ConfigError, RuntimeUnavailable, EnvError: As for the constructor.
         """
+        if not isinstance(source, str | os.PathLike | Snapshot):
+            raise TypeError(f"from_snapshot: expected a Snapshot or the path of one, got {type(source).__name__}")
+        single_seed(reseed)
         snapshot = source if isinstance(source, Snapshot) else load_snapshot(Path(source))
         return cls._begin_from(snapshot, reseed)
 
@@ -78,6 +84,7 @@ class Branching:
             SnapshotError: It cannot be kept, or not so; says why.
         """
         fleet = self._opened()
+        self._require_observation()
         moment = moments.take(fleet, 0, how)
         observation = copy.deepcopy(self._read(self._leaves))
         config = replace(self._context.config, environments=(self._environment,))
@@ -94,8 +101,10 @@ class Branching:
         Raises:
             SnapshotError: It cannot be gone back to from here; says why.
         """
-        seeds = {} if reseed is None else {0: int(reseed)}
-        moments.put(self._opened(), {0: snapshot.moment}, seeds)
+        fleet = self._opened()
+        check_snapshot(snapshot, self._environment)
+        moments.put(fleet, {0: snapshot.moment}, single_seed(reseed))
+        self._leaves = fleet.put_observation(0, snapshot.observation)
         return copy.deepcopy(snapshot.observation)
 
     def fork(self, n: int = 1, *, reseed: int | str | None = None) -> list[Self]:
@@ -113,10 +122,12 @@ class Branching:
             SnapshotError: It can be neither copied nor saved; says why.
         """
         fleet = self._opened()
-        if not isinstance(n, int) or n < 1:
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"fork(n): expected a number of copies of at least 1, got {n!r}")
+        self._require_observation()
         numbers = range(self._forks, self._forks + n)
-        spawned = [self._context.seeds.environment(f"{self.env_id}/fork", episode=number) for number in numbers]
+        seeds, own = self._context.seeds, self._environment.seed
+        spawned = [seeds.environment(f"{self.env_id}/fork", seed=own, episode=_FIRST_FORK + n) for n in numbers]
         made: list[Self] = []
         try:
             for number, seed in zip(numbers, spread_seeds(reseed, n, spawned), strict=True):
@@ -136,12 +147,18 @@ class Branching:
         sandbox = moments.branch(fleet, sandbox_id)
         self._context.share()
         try:
-            child._open(self._environment.model_copy(update={"id": sandbox_id}), self._context, sandbox, seed)
+            own = {"id": sandbox_id} if seed is None else {"id": sandbox_id, "seed": seed}
+            child._open(self._environment.model_copy(update=own), self._context, sandbox, seed)
         except SnapshotError as error:
             logger.info("%s", error)
             return self._begin_from(self.snapshot(), seed)
+        child._leaves = child._fleet.put_observation(0, self._read(self._leaves))
         child._fleet.recovery.bases.forget(0)
         return child
+
+    def _require_observation(self) -> None:
+        if self._variable and not self._leaves:
+            raise SnapshotError(f"{self.env_id}: there is no observation yet that could be kept: call reset() first")
 
     @classmethod
     def _begin_from(cls, snapshot: Snapshot, reseed: int | None) -> Self:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from agentenv.config import Config, load_config
-from agentenv.errors import SnapshotError
+from agentenv.config import Config, EnvironmentConfig, load_config
+from agentenv.errors import AgentEnvError, SnapshotError
 from agentenv.fleet.journal import Past
 from agentenv.fleet.moments import How, Moment
 from agentenv.telemetry.atomic import write_atomic
@@ -25,6 +25,7 @@ from agentenv.wire.values import decode, encode
 
 _MAGIC = b"agentenv-snapshot-1\n"
 _LARGEST = 1 << 31
+_CRC_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Snapshot:
         past = None
         if moment.past is not None:
             arrays = moment.past.outcomes, moment.past.binding, moment.past.positions
-            past = [moment.past.segments, *(array.tobytes() for array in arrays)]
+            past = [moment.past.segments, *(array.tobytes() for array in arrays), moment.seed]
         body = encode([moment.how, moment.data, past, self.observation])
         header = {
             "env_id": self.env_id,
@@ -76,9 +77,9 @@ class Snapshot:
             "base_dir": str(self.config.base_dir),
             "source": self.config.source,
             "bytes": len(body),
-            "crc32": zlib.crc32(body),
         }
-        write_atomic(Path(path), _MAGIC + json.dumps(header).encode() + b"\n" + body)
+        content = json.dumps(header).encode() + b"\n" + body
+        write_atomic(Path(path), _MAGIC + content + zlib.crc32(content).to_bytes(_CRC_BYTES, "little"))
 
     def close(self) -> None:
         """End the forked process, where it is one. Idempotent."""
@@ -96,26 +97,65 @@ def load_snapshot(path: str | Path) -> Snapshot:
     data = Path(path).read_bytes()
     if not data.startswith(_MAGIC):
         raise SnapshotError(f"{path}: expected a snapshot of agentenv, found something else")
-    head, _, body = data[len(_MAGIC) :].partition(b"\n")
+    content, checksum = data[len(_MAGIC) : -_CRC_BYTES], data[-_CRC_BYTES:]
+    if zlib.crc32(content).to_bytes(_CRC_BYTES, "little") != checksum:
+        raise SnapshotError(f"{path}: damaged: it was cut short, or changed; its checksum is not that of what it holds")
+    head, _, body = content.partition(b"\n")
     try:
         header = json.loads(head)
-        if len(body) != header["bytes"] or zlib.crc32(body) != header["crc32"]:
-            raise SnapshotError(f"{path}: damaged: {len(body)} bytes instead of {header['bytes']}, or changed ones")
+        if len(body) != header["bytes"]:
+            raise SnapshotError(f"{path}: damaged: {len(body)} bytes instead of {header['bytes']}")
         parts: Any = decode(body, max_bytes=_LARGEST)
         how, state, past, observation = parts
-        held = None
+        held = seed = None
         if past is not None:
-            segments, outcomes, binding, positions = past
+            segments, outcomes, binding, positions, seed = past
             found = np.frombuffer(outcomes, np.uint64).reshape(-1, OUTCOME_WORDS)
             held = Past(segments, found, np.frombuffer(binding, np.bool_), np.frombuffer(positions, np.int64))
         loaded = load_config(header["config"])
         config = replace(loaded, base_dir=Path(header["base_dir"]), source=str(header["source"]))
-        moment = Moment(how, state, past=held)
+        moment = Moment(how, state, past=held, seed=seed)
         return Snapshot(str(header["env_id"]), how, (), observation, bool(header["ended"]), config, moment)
     except SnapshotError:
         raise
-    except (ValueError, KeyError, TypeError) as error:
+    except (AgentEnvError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SnapshotError(f"{path}: damaged: {type(error).__name__}: {error}") from error
+
+
+def check_snapshot(found: object, member: EnvironmentConfig) -> Snapshot:
+    """Whether an environment can be brought to this at all.
+
+    Raises:
+        TypeError: It is no snapshot.
+        SnapshotError: It is one of another kind of environment.
+    """
+    if not isinstance(found, Snapshot):
+        raise TypeError(
+            f"{member.id}: expected a Snapshot, got {type(found).__name__} {found!r:.80}; read a file with"
+            " agentenv.envs.snapshots.load_snapshot first"
+        )
+    theirs = found.config.environments[0]
+    for key in ("env", "env_kwargs", "wrappers"):
+        expected, got = getattr(member, key), getattr(theirs, key)
+        if expected != got:
+            raise SnapshotError(
+                f"{member.id}: the snapshot is of another environment ({found.env_id}): expected {key}"
+                f" {expected!r:.200}, got {got!r:.200}"
+            )
+    return found
+
+
+def single_seed(reseed: object) -> dict[int, int]:
+    """The seed of new random streams for the only environment there is; none for None.
+
+    Raises:
+        ValueError: It is no seed.
+    """
+    if reseed is None:
+        return {}
+    if isinstance(reseed, int | np.integer) and not isinstance(reseed, bool) and reseed >= 0:
+        return {0: int(reseed)}
+    raise ValueError(f"reseed: expected None or an int that is not negative, got {reseed!r}")
 
 
 def spread_seeds(reseed: int | str | None, count: int, spawned: Sequence[int]) -> list[int | None]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentenv.config import Config
-from agentenv.envs.snapshots import Snapshot, spread_seeds
+from agentenv.envs.snapshots import Snapshot, check_snapshot, spread_seeds
+from agentenv.errors import SnapshotError
 from agentenv.fleet import moments
 from agentenv.fleet.fleet import Fleet
 
@@ -24,8 +25,10 @@ def take_one(fleet: Fleet, index: int, ended: NDArray[np.bool_], leaves: Leaves,
     Raises:
         SnapshotError: It cannot be kept so; says why.
     """
-    moment = moments.take(fleet, index, portable=True)
     member = fleet.members[index]
+    if fleet.observation_layout.variable and not leaves[index]:
+        raise SnapshotError(f"{member.id}: there is no observation yet that could be kept: call reset() first")
+    moment = moments.take(fleet, index, portable=True)
     observation = copy.deepcopy(fleet.observations.take(index, leaves[index]))
     own = replace(config, environments=(member,))
     return Snapshot(member.id, moment.how, moment.reasons, observation, bool(ended[index]), own, moment)
@@ -62,12 +65,16 @@ def put_all(
         leaves: The present ones.
 
     Raises:
-        ValueError: Another number of snapshots.
+        TypeError, ValueError: Something else than snapshots, or another number of them.
         SnapshotError: One cannot be gone back to.
     """
+    if not isinstance(snapshots, Sequence) or isinstance(snapshots, str | bytes):
+        raise TypeError(f"expected a list of snapshots, one for each environment; got {type(snapshots).__name__}")
     if len(snapshots) != fleet.count:
         raise ValueError(f"expected {fleet.count} snapshots, one for each environment; got {len(snapshots)}")
     chosen = {i: kept for i in moments.positions(mask, fleet.count) if (kept := snapshots[i]) is not None}
+    for index, kept in chosen.items():
+        check_snapshot(kept, fleet.members[index])
     spawned = [fleet.context.seeds.environment(f"{fleet.members[i].id}/restore", episode=i) for i in chosen]
     seeds = dict(zip(chosen, spread_seeds(reseed, len(chosen), spawned), strict=True))
     moments.put(

@@ -7,8 +7,8 @@ moment that is a forked process lives in the sandbox it was taken in and can be 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentenv.channel.contract import PeerLost
 from agentenv.errors import AgentEnvError, SandboxError, SnapshotError
@@ -37,6 +37,7 @@ class Moment:
         data: The state as bytes, for "state" and "pickle".
         parked: The forked process, for "fork".
         past: What to do again, for "replay".
+        seed: Of the global generators when it was built, for "replay".
         reasons: Why each better way was not possible.
     """
 
@@ -44,6 +45,7 @@ class Moment:
     data: bytes = b""
     parked: ParkedCopy | None = None
     past: Past | None = None
+    seed: int | None = None
     reasons: tuple[str, ...] = ()
 
 
@@ -59,7 +61,10 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
     Raises:
         SnapshotError: It cannot be kept, or not so; says why.
         SandboxError: It died over it, and cannot be brought back.
+        ValueError: There is no such way.
     """
+    if how is not None and how not in get_args(How):
+        raise ValueError(f"how: expected None or one of {', '.join(get_args(How))}, got {how!r}")
     reasons: list[str] = []
     if how in (None, "state", "pickle"):
         match _ask_one(fleet, Op.CAPTURE, index, not fleet.recovery.bases.is_proven(index)):
@@ -78,7 +83,8 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
     if how in (None, "replay"):
         birth = fleet.recovery.bases.births[index]
         if birth is not None:
-            return Moment("replay", past=fleet.journal.since(index, birth), reasons=tuple(reasons))
+            seed = _built_with(fleet, index)
+            return Moment("replay", past=fleet.journal.since(index, birth), seed=seed, reasons=tuple(reasons))
         reasons.append("what was done since it was built is not all known any more")
     raise SnapshotError(f"{fleet.members[index].id}: this moment cannot be kept: {'; '.join(reasons)}")
 
@@ -108,7 +114,7 @@ def put(fleet: Fleet, moments: Mapping[int, Moment], reseed: Mapping[int, int] |
         if moment.how == "fork":
             _resume(fleet, number, moment, seeds.get(index))
         elif moment.how == "replay":
-            _repeat(fleet, index, number, moment)
+            _repeat(fleet, index, number, moment, seeds.get(index))
     _settle(fleet, moments, seeds)
 
 
@@ -118,8 +124,6 @@ def branch(fleet: Fleet, sandbox_id: str) -> Sandbox:
     Raises:
         SnapshotError: When it is attached: the environment cannot be forked; says why.
     """
-    from dataclasses import replace
-
     source = fleet.sandboxes[0]
 
     def copy() -> None:
@@ -141,6 +145,8 @@ def _ask_one(fleet: Fleet, op: Op, index: int, request: Any) -> Any:
             except PeerLost as lost:
                 losses = {lost.group: lost}
         fleet.recovery.recover(losses, between=True)
+        if reason := fleet.recovery.cut_of(fleet.channel.group_of(index)):
+            raise SnapshotError(f"{member.id}: it died, and there is no moment to keep until the next reset: {reason}")
         if op is Op.COPY:
             break  # the order went to the one that is gone
     raise SnapshotError(f"{member.id}: it died every time its state was asked for")
@@ -201,9 +207,17 @@ def _resume(fleet: Fleet, number: int, moment: Moment, seed: int | None) -> None
     fleet.renewals += 1
 
 
-def _repeat(fleet: Fleet, index: int, number: int, moment: Moment) -> None:
+def _built_with(fleet: Fleet, index: int) -> int | None:
+    number = fleet.channel.group_of(index)
+    return fleet.sandboxes[number].spec.envs[fleet.groups[number].index(index)].global_seed
+
+
+def _repeat(fleet: Fleet, index: int, number: int, moment: Moment, seed: int | None) -> None:
     past = moment.past
     assert past is not None  # what a replay consists of
+    if moment.seed != _built_with(fleet, index):
+        sandbox = fleet.sandboxes[number]
+        sandbox.spec = replace(sandbox.spec, envs=(replace(sandbox.spec.envs[0], global_seed=moment.seed),))
     failed = fleet.replace([number])
     fleet.renewals += 1
     if failed:
@@ -213,16 +227,33 @@ def _repeat(fleet: Fleet, index: int, number: int, moment: Moment) -> None:
     wrong = "it died" if losses else difference(past.outcomes, past.binding, fleet.value(index))
     if wrong:
         raise SnapshotError(f"{member.id}: doing again what led to the snapshot does not lead there: {wrong}")
+    if seed is None:
+        return
+    parked, reason = _park(fleet, number)  # a copy is what can be given new random streams
+    if parked is None:
+        raise SnapshotError(f"{member.id}: it cannot be given new random streams: {reason}")
+    try:
+        _resume(fleet, number, Moment("fork", parked=parked), seed)
+    finally:
+        parked.drop()
 
 
 def _settle(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int]) -> None:
     """From here on the journal belongs to what was gone back to."""
     bases = fleet.recovery.bases
-    for index, moment in moments.items():
-        number = fleet.channel.group_of(index)
-        bases.forget(number, copy=moment.how not in ("state", "pickle"))
-        if moment.how in ("state", "pickle") and index not in seeds:
-            bases.states[index] = State(fleet.journal.position, moment.how, moment.data)
+    for number in sorted({fleet.channel.group_of(index) for index in moments}):
+        states = {
+            index: State(fleet.journal.position, moment.how, moment.data)
+            for index, moment in moments.items()
+            if index in fleet.groups[number] and moment.how in ("state", "pickle") and index not in seeds
+        }
+        # A parked copy spares the building where a state is taken on after it; by itself it leads to what was before.
+        is_whole = len(states) == len(fleet.groups[number])
+        bases.forget(number, copy=not is_whole)
+        fleet.recovery.forgive(number)
+        if is_whole:
+            for index, state in states.items():
+                bases.states[index] = state
         else:
             bases.want()
 

@@ -26,6 +26,7 @@ from agentenv.fleet.postmortem import Victim, describe_recovery
 from agentenv.fleet.quarantine import Quarantined
 from agentenv.fleet.restarts import History, Quarantine, RestartPolicy, decide
 from agentenv.fleet.revival import Death, Revival
+from agentenv.wire.slot import Op
 
 if TYPE_CHECKING:
     from agentenv.fleet.fleet import Fleet
@@ -154,6 +155,17 @@ class Recovery:
             fleet.renewals += 1
         return revived
 
+    def cut_of(self, number: int) -> str:
+        """Why the episode in a sandbox was cut, where nobody has been told yet; else ""."""
+        death = self._revival.cut_later.get(number)
+        return "" if death is None else death.cut
+
+    def forgive(self, number: int) -> None:
+        """A sandbox was brought to another moment: that its episode was cut before is of no interest any more."""
+        death = self._revival.cut_later.pop(number, None)
+        if death is not None:
+            self._conclude(death, "truncated")
+
     def close(self) -> None:
         """End what is parked. Idempotent."""
         self.bases.close()
@@ -229,7 +241,8 @@ class Recovery:
         self.bases.forget(death.number)
         self.out.retire(death.number, reason)
         self._conclude(death, "quarantined")
-        return None
+        # A step or reset is answered in its place; what else was asked nobody can answer.
+        return None if fleet.current[0] in (Op.STEP, Op.RESET, Op.EAGER, Op.PATIENT) else death.error
 
     def _born(self, number: int) -> None:
         for index in self._fleet.groups[number]:

@@ -97,7 +97,7 @@ class Watch:
                     return
                 for fd, _ in events:
                     watched = self._watched.get(fd)
-                    if watched is not None:
+                    if watched is not None and not watched.ending:  # else whoever ends it says so, and why
                         watched.channel.interrupt(watched.group)
                 late = self._find_late(time.monotonic())
                 self._enders = [thread for thread in self._enders if thread.is_alive()]

@@ -38,7 +38,7 @@ class RuntimeGround:
         return load_config(self.table(count, **keys))
 
     def table(self, count: int = 1, **keys: Any) -> dict[str, Any]:
-        environment = {"id": "env", "env": PATIENT, "count": count, "memory_mb": 256, **keys}
+        environment = {"id": "env", "env": PATIENT, "count": count, "memory_mb": 256, "on_crash": "raise", **keys}
         return {
             "global": dict(self.settings),
             "environments": [environment],

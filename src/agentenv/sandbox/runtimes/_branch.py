@@ -81,6 +81,11 @@ class Branch(Tenant):
         """What its process uses now, or None when it is gone."""
         return read_usage([self._worker.pid]) if self._worker is not None and self.alive() else None
 
+    @property
+    def destroyed(self) -> bool:
+        """Whether ``destroy`` was called."""
+        return self._destroyed
+
     def destroy(self) -> None:
         """End its process and let go of the cell; see the contract."""
         if self._destroyed:

@@ -62,7 +62,9 @@ class Worker:
         return bool(poller.poll(int(timeout_s * 1000)))
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it at once, unless it was let go of."""
+        if self.pidfd < 0:
+            return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
@@ -87,6 +89,11 @@ class Parked:
         self.worker: Worker | None = None
         self.house: object = None
         ask_for_credentials(self._lifeline)
+        self._owner = os.getpid()
+
+    def __del__(self) -> None:
+        if getattr(self, "_owner", None) == os.getpid():  # in a forked child it is not ours to end
+            self.drop()
 
     def hello(self) -> None:
         """Take hold of the copy that was made.
