@@ -177,7 +177,7 @@ class AgainstAList(RuleBasedStateMachine):
 
 
 TestAgainstAList = AgainstAList.TestCase
-TestAgainstAList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAgainstAList.settings = settings(max_examples=60, stateful_step_count=30, report_multiple_bugs=False)
 
 
 def step(journal: Journal, number: int) -> None:

@@ -182,8 +182,12 @@ def test_an_unchanged_model_stays_where_it_is() -> None:
     pytest.importorskip("mujoco")
     env = begun(lambda: build("Ant-v5"))
     model, physics = env.unwrapped.model, env.unwrapped.data
-    capture = Capture(env)
-    capture.load(capture.dump(False))
+    capture, time_s = Capture(env), float(physics.time)
+    data = capture.dump(False)
+    future(env, actions_of(env, 5))
+    assert physics.time != time_s
+    capture.load(data)
+    assert physics.time == time_s
     assert env.unwrapped.model is model
     assert env.unwrapped.data is physics
 

@@ -44,11 +44,13 @@ class State:
         position: Where in the journal it was made.
         how: "state" or "pickle", as the guest calls it.
         data: What the guest gave; opaque.
+        seed: Of random streams that take the place of the state's; None keeps those.
     """
 
     position: int
     how: str
     data: bytes
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,9 +243,9 @@ def _settle(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int
     bases = fleet.recovery.bases
     for number in sorted({fleet.channel.group_of(index) for index in moments}):
         states = {
-            index: State(fleet.journal.position, moment.how, moment.data)
+            index: State(fleet.journal.position, moment.how, moment.data, seeds.get(index))
             for index, moment in moments.items()
-            if index in fleet.groups[number] and moment.how in ("state", "pickle") and index not in seeds
+            if index in fleet.groups[number] and moment.how in ("state", "pickle")
         }
         # A parked copy spares the building where a state is taken on after it; by itself it leads to what was before.
         is_whole = len(states) == len(fleet.groups[number])

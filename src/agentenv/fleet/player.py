@@ -156,6 +156,7 @@ class Player:
             SandboxError: The environment raised, died, was late or broke the protocol.
         """
         self.fleet.wait()  # has answered or is lost: returns at once or raises
+        self.progress.restarts = self.fleet.recovery.recovered
         self._status = int(self._channel.status[0])
         self._answer = self.fleet.answer(0) if self._status & PAYLOAD else _NOTHING
 

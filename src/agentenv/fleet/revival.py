@@ -159,7 +159,7 @@ class Revival:
         fleet = self._fleet
         members = [index for death in deaths for index in fleet.groups[death.number]]
         states = [self._bases.states[index] for index in members]
-        payloads = [encode([state.how, state.data, None]) for state in states if state is not None]
+        payloads = [encode([state.how, state.data, state.seed]) for state in states if state is not None]
         losses = fleet.ask(Op.LOAD, members, payloads, self._timeout_s(members))
         for death in deaths:
             if death.number not in losses:

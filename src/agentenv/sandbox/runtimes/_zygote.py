@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ class ZygoteProcess:
         self.threads = 0
         self.failed: list[str] = []
         self._explain = explain
+        self._speaking = threading.Lock()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process; closed in close()
         self._pidfd = -1
         self._control, theirs = socket.socketpair()
@@ -154,7 +156,8 @@ class ZygoteProcess:
             RuntimeUnavailable: The zygote is gone.
         """
         try:
-            send_message(self._control, {"nested": nested, "network": network}, [control.fileno()])
+            with self._speaking:
+                send_message(self._control, {"nested": nested, "network": network}, [control.fileno()])
         except (ControlClosed, OSError) as error:
             raise RuntimeUnavailable(f"the outer sandbox is gone:\n{self._read_stderr()}".rstrip()) from error
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,8 @@ class BubblewrapRuntime:
         self._stage: StagePlan = plan_stage(self._view, options.paths, options.out_root)
         if self._stage.note:
             logger.warning("%s", self._stage.note)
+        # Environments that die together are brought back by several threads at once.
+        self._lock = threading.Lock()
         self._zygote: ZygoteProcess | None = None
         if options.nested != "never":
             self._zygote = self._start(options.preload)
@@ -73,7 +76,8 @@ class BubblewrapRuntime:
         own: list[ZygoteProcess] = []
 
         def await_cradle() -> Cradle:
-            nested = self._settle()
+            with self._lock:
+                nested = self._settle()
             for spec in specs:
                 if spec.out is not None:
                     self._stage.give(spec.out)
@@ -98,8 +102,8 @@ class BubblewrapRuntime:
             for zygote in own:
                 zygote.close()
             raise
-        self._sandboxes = [cell for cell in self._sandboxes if not cell.destroyed]
-        self._sandboxes.extend(cells)
+        with self._lock:
+            self._sandboxes = [*(cell for cell in self._sandboxes if not cell.destroyed), *cells]
         return list(cells)
 
     def limits(self) -> Mapping[str, str]:
@@ -130,7 +134,7 @@ class BubblewrapRuntime:
         """The zygote of the run, up and ready; None where cells cannot be nested in it."""
         if self._zygote is None:
             return None
-        if self._ready and not self._zygote.alive():
+        if not self._zygote.alive():
             self._zygote.close()
             self._zygote = self._start(self._options.preload)
             self._ready = False

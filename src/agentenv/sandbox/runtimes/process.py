@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ class ProcessRuntime:
         self._options = options
         self._groups = open_run(options.run_id)
         self._sandboxes: list[CellSandbox] = []
+        # Environments that die together are brought back by several threads at once.
+        self._lock = threading.Lock()
         self._closed = False
         self._ready = False
         self._zygote = self._start()
@@ -58,8 +61,8 @@ class ProcessRuntime:
             gentle=True,
             failures=failures,
         )
-        self._sandboxes = [cell for cell in self._sandboxes if not cell.destroyed]
-        self._sandboxes.extend(cells)
+        with self._lock:
+            self._sandboxes = [*(cell for cell in self._sandboxes if not cell.destroyed), *cells]
         return list(cells)
 
     def limits(self) -> Mapping[str, str]:
@@ -79,14 +82,15 @@ class ProcessRuntime:
             self._groups.close()
 
     def _await_cradle(self) -> Cradle:
-        if self._ready and not self._zygote.alive():
-            self._zygote.close()
-            self._zygote = self._start()
-            self._ready = False
-        if not self._ready:
-            self._zygote.wait_ready()
-            self._ready = True
-        zygote = self._zygote
+        with self._lock:
+            if not self._zygote.alive():
+                self._zygote.close()
+                self._zygote = self._start()
+                self._ready = False
+            if not self._ready:
+                self._zygote.wait_ready()
+                self._ready = True
+            zygote = self._zygote
         return Cradle(lambda _number: zygote, nested=False)
 
     def _start(self) -> ZygoteProcess:
