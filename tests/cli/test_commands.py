@@ -58,7 +58,9 @@ def test_schema_accepts_the_configurations_the_loader_accepts(command) -> None:
 
 def test_runs_and_logs_of_several(command) -> None:
     assert command("runs").stdout == "no runs in runs\n"
-    config = command.config('id = "a"\nenv = "misbehaving:Exits"\non_crash = "raise"', 'id = "b"\nenv = "misbehaving:Fine"')
+    config = command.config(
+        'id = "a"\nenv = "misbehaving:Exits"\non_crash = "raise"', 'id = "b"\nenv = "misbehaving:Fine"'
+    )
     command.run(config, code=1)
     command.run(config, "--set", "global.name=other", code=1)
     listed = json.loads(command("runs", "--json").stdout)["runs"]

@@ -53,7 +53,12 @@ def test_every_environment_may_fail(command) -> None:
 
 
 def test_the_traceback_and_last_output_are_told_without_escape_sequences(command) -> None:
-    done = command("run", command.config('id = "a"\nenv = "misbehaving:Raises"', 'id = "b"\nenv = "misbehaving:Exits"\non_crash = "raise"'))
+    done = command(
+        "run",
+        command.config(
+            'id = "a"\nenv = "misbehaving:Raises"', 'id = "b"\nenv = "misbehaving:Exits"\non_crash = "raise"'
+        ),
+    )
     assert done.returncode == 1
     assert "LookupError: no such cell" in done.stderr
     assert "misbehaving.py" in done.stderr

@@ -216,10 +216,6 @@ def test_the_death_of_one_does_not_touch_the_others() -> None:
         close(forks)
 
 
-NAME_TAKEN = "a new sandbox gets the name of the old one, in which forks live on"
-
-
-@pytest.mark.xfail(reason=NAME_TAKEN, strict=True)
 def test_who_begins_anew_does_so_beside_its_forks() -> None:
     """Nothing is saved, so the cell goes with the one it was made for; each then begins anew in one of its own."""
     with begun(on_crash="truncate") as made:
@@ -237,7 +233,6 @@ def test_who_begins_anew_does_so_beside_its_forks() -> None:
         child.close()
 
 
-@pytest.mark.xfail(reason=NAME_TAKEN, strict=True)
 def test_the_death_of_the_cell_is_survived_by_who_has_a_state() -> None:
     """All of them live in one cell: when that is killed, each gets a sandbox of its own."""
     with begun("frail:Walk", checkpoint_every=3) as made:

@@ -34,6 +34,17 @@ def take_one(fleet: Fleet, index: int, ended: NDArray[np.bool_], leaves: Leaves,
     return Snapshot(member.id, moment.how, moment.reasons, observation, bool(ended[index]), own, moment)
 
 
+def check_index(index: int, count: int) -> int:
+    """A position as one from 0.
+
+    Raises:
+        IndexError: There is none such.
+    """
+    if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -count <= index < count:
+        raise IndexError(f"index out of range: expected an environment from 0 to {count - 1}, got {index!r}")
+    return int(index) % count
+
+
 def take_all(
     fleet: Fleet, mask: NDArray[np.bool_] | None, ended: NDArray[np.bool_], leaves: Leaves, config: Config
 ) -> list[Snapshot | None]:

@@ -19,7 +19,7 @@ from agentenv.envs.infos import gather
 from agentenv.envs.resets import first_seeds, split_mask, spread_seed
 from agentenv.envs.snapshots import Snapshot
 from agentenv.envs.source import Source, env_name, refuse_commands, split_source
-from agentenv.envs.together import put_all, take_all, take_one
+from agentenv.envs.together import check_index, put_all, take_all, take_one
 from agentenv.errors import ClosedError, SandboxError
 from agentenv.fleet.answers import Answer
 from agentenv.fleet.context import RunContext
@@ -268,7 +268,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             SnapshotError: Its state cannot be had as bytes, which is the only way into other sandboxes; says why.
         """
         fleet = self._opened()
-        kept = take_one(fleet, range(self.num_envs)[index], self._ended, self._variables, self._context.config)
+        kept = take_one(fleet, check_index(index, self.num_envs), self._ended, self._variables, self._context.config)
         return self.restore([kept] * self.num_envs, reseed=reseed)
 
     def render(self) -> tuple[Any, ...] | None:

@@ -6,10 +6,12 @@ decides nothing; see ``agentenv.fleet.fleet``.
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,8 @@ from agentenv.wire.spin import SPIN_US
 
 _CLOSE_TIMEOUT_S = 2.0
 _DYING_S = 1.0
+
+_anew = itertools.count(1)
 
 
 class Crew:
@@ -130,7 +134,9 @@ class Crew:
             old = self.sandboxes[number]
             self.context.watch.remove(old)
             old.destroy()
-            specs.append(old.spec)
+            # Forks may live on in the old one, which then keeps its name.
+            new_id = f"{old.spec.id[:40]}.anew{next(_anew)}"
+            specs.append(old.spec if old.destroyed else replace(old.spec, id=new_id))
         failures: dict[str, SandboxError] = {}
         made = {sandbox.spec.id: sandbox for sandbox in self._create(specs, failures)}
         failed: dict[int, SandboxError] = {}

@@ -63,6 +63,7 @@ class Fleet(Crew):
         self.renewals = 0
         self.busy_s = 0.0
         self._began = 0.0
+        self._is_noted = False  # whether the last entry of the journal is what was asked last
         self._current: tuple[Op, Sequence[int] | None, Sequence[bytes] | None, float] = (Op.STEP, None, None, 0.0)
 
     def post(
@@ -117,7 +118,7 @@ class Fleet(Crew):
             if losses:
                 self._recover(losses)
         self.busy_s += perf_counter() - self._began
-        self.journal.commit(self.channel.outcomes)
+        self._commit()
         self.recovery.count_step()
 
     def wait_for_the_rest(self, lost: PeerLost) -> dict[int, PeerLost]:
@@ -158,10 +159,11 @@ class Fleet(Crew):
         except PeerLost as lost:
             # It died between its answer and the rest of it.
             self.channel.abandon(lost.group)
-            if self._current[0] in _JOURNALED:
+            if self._is_noted:
                 self.journal.reopen()
+                self._is_noted = False
             self._recover({lost.group: lost})
-            self.journal.commit(self.channel.outcomes)
+            self._commit()
             return self.answer(index)
 
     def call(self, op: Op, arguments: Any, members: Sequence[int], timeout_s: float) -> list[Any]:
@@ -233,6 +235,9 @@ class Fleet(Crew):
             SandboxError: It raised, or broke the protocol.
         """
         return self._answer(index).value
+
+    def _commit(self) -> None:
+        self._is_noted = self.journal.commit(self.channel.outcomes)
 
     def _write_actions(self, members: Sequence[int]) -> None:
         for index in members:

@@ -136,11 +136,11 @@ class Journal:
         self._steps = None
         self._open = block
 
-    def commit(self, outcomes: NDArray[np.uint64]) -> None:
-        """What was asked for is answered: uint64 of shape (n, OUTCOME_WORDS), of all environments."""
+    def commit(self, outcomes: NDArray[np.uint64]) -> bool:
+        """What was asked for is answered: uint64 of shape (n, OUTCOME_WORDS), of all; whether anything was pending."""
         block = self._open
         if block is None:
-            return
+            return False
         if isinstance(block, _Steps):
             block.outcomes[block.used] = outcomes
         else:
@@ -148,6 +148,7 @@ class Journal:
         block.used += 1
         self.position += 1
         self._open = None
+        return True
 
     def reopen(self) -> None:
         """Make the last entry the pending one again: its answer was lost after all."""

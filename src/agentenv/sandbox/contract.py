@@ -203,6 +203,7 @@ class Sandbox(Protocol):
         pidfd: Becomes readable when it ends: the process of its environment, or the first one where it runs a command.
         control: The host's end of its control socket.
         introductions: For each environment: its spaces and metadata, as the guest described them (hostile data).
+        destroyed: Whether nothing of it is left; one in which forks live on is not.
         log_id: The id under which its output is kept: its own, or that of the one it was forked from.
         last_usage: What it had used when ``cause`` was found; None before, and where nothing counts it.
     """
@@ -218,6 +219,9 @@ class Sandbox(Protocol):
 
     @property
     def log_id(self) -> str: ...
+
+    @property
+    def destroyed(self) -> bool: ...
 
     def attach(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Hand over shared memory and bells; the guest starts serving."""

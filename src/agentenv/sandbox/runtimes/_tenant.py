@@ -20,7 +20,6 @@ from agentenv.sandbox.runtimes._family import Parked, Worker, greet, make_contro
 from agentenv.sandbox.runtimes._report import Report
 from agentenv.sandbox.runtimes._usage import host_oom_kills, read_usage
 
-
 _REPORT_S = 1.0
 
 
