@@ -35,6 +35,10 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
+_HARMLESS_BYTES = 1 << 20
+"""So much is not looked for beforehand: the looking would take longer than all else."""
+
+
 def create_memory(size: int, name: str) -> int:
     """A new anonymous memory file of ``size`` bytes, really allocated and sealed; returns its descriptor.
 
@@ -43,8 +47,7 @@ def create_memory(size: int, name: str) -> int:
     """
     # Asked first: to fill a memory file that is too large, the kernel kills processes, this one among them; and how
     # large it must be is what an environment says of its own spaces.
-    available = psutil.virtual_memory().available
-    if size > available // 2:
+    if size > _HARMLESS_BYTES and size > (available := psutil.virtual_memory().available) // 2:
         raise ResourceLimit(
             errno.ENOMEM,
             f"cannot allocate {size} bytes of shared memory for {name!r}: more than half of the {available} bytes"

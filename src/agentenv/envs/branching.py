@@ -6,7 +6,10 @@ import copy
 import itertools
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,11 +21,12 @@ from agentenv.fleet import moments
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.moments import How
-from agentenv.sandbox.contract import Sandbox
+from agentenv.sandbox.contract import ParkedCopy, Sandbox
 
 logger = logging.getLogger("agentenv.envs")
 
 _forked = itertools.count(1)
+_FORKERS = 3
 _FIRST_FORK = 1 << 30
 """Seeds of forks are drawn from here on, apart from those of episodes."""
 
@@ -125,34 +129,58 @@ class Branching:
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"fork(n): expected a number of copies of at least 1, got {n!r}")
         self._require_observation()
-        numbers = range(self._forks, self._forks + n)
-        seeds, own = self._context.seeds, self._environment.seed
-        spawned = [seeds.environment(f"{self.env_id}/fork", seed=own, episode=_FIRST_FORK + n) for n in numbers]
-        made: list[Self] = []
-        try:
-            for number, seed in zip(numbers, spread_seeds(reseed, n, spawned), strict=True):
-                made.append(self._fork(fleet, number, seed))
-        except BaseException:
+        spawned: list[int] = []
+        if reseed == "spawn":
+            numbers = range(_FIRST_FORK + self._forks, _FIRST_FORK + self._forks + n)
+            seeds, own = self._context.seeds, self._environment.seed
+            spawned = [seeds.environment(f"{self.env_id}/fork", seed=own, episode=number) for number in numbers]
+        each = spread_seeds(reseed, n, spawned)
+        self._forks += n
+        turn = threading.Lock()
+        if n == 1:
+            return [self._fork(fleet, each[0], None, turn)]
+        stem = self._make_stem(fleet)
+        # While one copy is made inside, the host's part of another is done.
+        with ThreadPoolExecutor(_FORKERS, "agentenv-fork") as pool:
+            begun = [pool.submit(self._fork, fleet, seed, stem, turn) for seed in each]
+            wait(begun)
+        if stem is not None:
+            stem.drop()
+        failed = [one.exception() for one in begun if one.exception() is not None]
+        made = [one.result() for one in begun if one.exception() is None]
+        if failed:
             for env in made:
                 env.close()
-            raise
-        self._forks += n
+            raise failed[0]  # type: ignore[misc]  # there is one: it was asked for above
         return made
 
-    def _fork(self, fleet: Fleet, number: int, seed: int | None) -> Self:
+    def _make_stem(self, fleet: Fleet) -> ParkedCopy | None:
+        """A parked copy to make many from: it does nothing else, so that copying it again costs less."""
+        try:
+            return moments.take(fleet, 0, "fork").parked
+        except SnapshotError as error:
+            logger.debug("%s", error)
+            return None
+
+    def _fork(self, fleet: Fleet, seed: int | None, stem: ParkedCopy | None, turn: AbstractContextManager[Any]) -> Self:
         sandbox_id = f"{self.env_id[:40]}.fork{next(_forked)}"
         child = type(self).__new__(type(self))
         child.action_space = copy.deepcopy(self.action_space)
         child.spec, child._first_seed = self.spec, None
-        sandbox = moments.branch(fleet, sandbox_id)
-        self._context.share()
+        with turn:
+            sandbox = moments.branch(fleet, sandbox_id, stem, turn)
+            self._context.share()
         try:
             own = {"id": sandbox_id} if seed is None else {"id": sandbox_id, "seed": seed}
             child._open(self._environment.model_copy(update=own), self._context, sandbox, seed)
         except SnapshotError as error:
             logger.info("%s", error)
-            return self._begin_from(self.snapshot(), seed)
-        child._leaves = child._fleet.put_observation(0, self._read(self._leaves))
+            with turn:
+                kept = self.snapshot()
+            return self._begin_from(kept, seed)
+        with turn:
+            observation = self._read(self._leaves)
+        child._leaves = child._fleet.put_observation(0, observation)
         child._fleet.recovery.bases.forget(0)
         return child
 

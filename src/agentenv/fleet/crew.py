@@ -97,8 +97,12 @@ class Crew:
         self._closed = False
         size = envs_per_sandbox
         self.groups = [list(range(i, min(i + size, len(members)))) for i in range(0, len(members), size)]
-        specs = [context.spec(self._sandbox_id(group), [self.members[i] for i in group]) for group in self.groups]
-        self.sandboxes: list[Sandbox] = self._create(specs) if sandboxes is None else list(sandboxes)
+        self.sandboxes: list[Sandbox]
+        if sandboxes is None:
+            specs = [context.spec(self._sandbox_id(group), [self.members[i] for i in group]) for group in self.groups]
+            self.sandboxes = self._create(specs)
+        else:
+            self.sandboxes = list(sandboxes)
         try:
             self._agree_on_spaces()
             self._open_channel(reseed)
@@ -235,7 +239,8 @@ class Crew:
         self.introduction = first
         self.metadata, self.render_mode = first.metadata, first.render_mode
         for number in range(len(self.sandboxes)):
-            self._check_introduction(number)
+            if len(self.members) > 1:
+                self._check_introduction(number)
 
     def _check_introduction(self, number: int) -> None:
         for position, index in enumerate(self.groups[number]):

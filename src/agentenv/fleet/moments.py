@@ -7,6 +7,7 @@ moment that is a forked process lives in the sandbox it was taken in and can be 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -118,20 +119,34 @@ def put(fleet: Fleet, moments: Mapping[int, Moment], reseed: Mapping[int, int] |
     _settle(fleet, moments, seeds)
 
 
-def branch(fleet: Fleet, sandbox_id: str) -> Sandbox:
+def branch(fleet: Fleet, sandbox_id: str, stem: ParkedCopy | None, turn: AbstractContextManager[Any]) -> Sandbox:
     """A sandbox that becomes a copy of the fleet's only one when it is attached.
+
+    Args:
+        fleet: Whose environment is copied.
+        sandbox_id: The copy's.
+        stem: A parked copy to make it from; None has the environment copy itself.
+        turn: Held while that is ordered, by whoever of several threads does.
 
     Raises:
         SnapshotError: When it is attached: the environment cannot be forked; says why.
     """
     source = fleet.sandboxes[0]
 
-    def copy() -> None:
-        refusal = copy_refusal(_ask_one(fleet, Op.COPY, 0, None))
-        if refusal is not None:
-            raise SnapshotError(f"{fleet.members[0].id}: cannot be forked: {refusal}")
+    def order(message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        with turn:
+            try:
+                if stem is not None:
+                    stem.order(message, fds)
+                    return
+                source.order_copy(message, fds)
+            except OSError as error:
+                raise SnapshotError(f"{fleet.members[0].id}: its process ended while it was copied") from error
+            refusal = copy_refusal(_ask_one(fleet, Op.COPY, 0, None))
+            if refusal is not None:
+                raise SnapshotError(f"{fleet.members[0].id}: cannot be forked: {refusal}")
 
-    return source.branch(replace(source.spec, id=sandbox_id), copy)
+    return source.branch(replace(source.spec, id=sandbox_id), order)
 
 
 def _ask_one(fleet: Fleet, op: Op, index: int, request: Any) -> Any:

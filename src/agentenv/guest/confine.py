@@ -28,6 +28,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_holding = ctypes.PyDLL(None, use_errno=True)  # keeps Python's lock, as fork() must
 
 
 def _check(result: int, what: str) -> None:
@@ -52,12 +53,11 @@ def clone(flags: int, *, tid_address: int = 0) -> int:
     if flags == 0:
         return os.fork()
     number = _SYS_CLONE[os.uname().machine]
-    raw = ctypes.PyDLL(None, use_errno=True)
     ctypes.pythonapi.PyOS_BeforeFork()
     tid = ctypes.c_ulong(tid_address)
     # The last two arguments of clone(2) stand the other way round on aarch64.
     last = (tid, ctypes.c_ulong(0)) if number == 56 else (ctypes.c_ulong(0), tid)
-    pid: int = raw.syscall(number, ctypes.c_ulong(flags | 17), 0, 0, *last)
+    pid: int = _holding.syscall(number, ctypes.c_ulong(flags | 17), 0, 0, *last)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0

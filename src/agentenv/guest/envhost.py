@@ -12,6 +12,7 @@ import os
 import socket
 from typing import Any
 
+from agentenv.guest.capture import Capture
 from agentenv.guest.control import receive_message, send_message
 from agentenv.guest.failure import failure
 from agentenv.guest.family import Family, Reborn
@@ -39,10 +40,10 @@ def main(control: socket.socket, settings: dict[str, Any]) -> int:
         send_message(control, {"error": failure(error)})
         return 0
     attach, fds = receive_message(control, max_fds=3)
-    ended = [False] * len(environments)
+    kept: list[tuple[bool, Capture | None]] = [(False, None)] * len(environments)
     while True:
         try:
-            _live(environments, ended, control, attach, fds)
+            _live(environments, kept, control, attach, fds)
         except Reborn as reborn:
             attach, fds = reborn.attach, reborn.fds[1:]
             control = socket.socket(fileno=reborn.fds[0])
@@ -54,12 +55,16 @@ def main(control: socket.socket, settings: dict[str, Any]) -> int:
 
 
 def _live(
-    environments: list[Any], ended: list[bool], control: socket.socket, attach: dict[str, Any], fds: list[int]
+    environments: list[Any],
+    kept: list[tuple[bool, Capture | None]],
+    control: socket.socket,
+    attach: dict[str, Any],
+    fds: list[int],
 ) -> None:
     """Serve until told to stop.
 
     Raises:
-        Reborn: This is a copy that serves anew; ``ended`` then says which episodes were over.
+        Reborn: This is a copy that serves anew; ``kept`` then says which episodes were over, and has the captures.
     """
     memory, wake, done = fds
     layout = SlotLayout(**attach["layout"])
@@ -70,12 +75,12 @@ def _live(
         Served(env, memoryview(shared)[i * layout.size : (i + 1) * layout.size], layout, attach, control, family.copy)
         for i, env in enumerate(environments)
     ]
-    for one, over in zip(served, ended, strict=True):
-        one.ended = over
+    for one, (over, capture) in zip(served, kept, strict=True):
+        one.ended, one.capture = over, capture
     try:
         _serve(served, memoryview(shared)[: slot.HEADER].cast("Q"), wake, done, Spin(attach["spin_us"]))
     except Reborn:
-        ended[:] = [one.ended for one in served]
+        kept[:] = [(one.ended, one.capture) for one in served]
         raise
     for one in served:
         one.close()

@@ -27,6 +27,8 @@ from agentenv.guest.control import ControlClosed, receive_message, send_message
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x00200000, 0x01000000
 _PR_GET_TID_ADDRESS = 40
 
+_libc = ctypes.CDLL(None)
+
 
 class Reborn(BaseException):
     """Raised in a copy that was just made: leave everything and serve anew with these.
@@ -127,7 +129,6 @@ def stay_parked(lifeline: socket.socket) -> None:
 def _tid_address() -> int:
     """Where the C library keeps this thread's id: the kernel then writes the copy's own there, as fork() has it do."""
     address = ctypes.c_void_p()
-    libc = ctypes.CDLL(None)
-    if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) != 0:
+    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) != 0:
         return 0
     return address.value or 0

@@ -34,6 +34,8 @@ class Served:
 
     Attributes:
         serve: Answers the request in the slot; False when it was the last one.
+        ended: Whether the episode is over.
+        capture: What has been found out about keeping the environment's state; survives a copy of the process.
         spill: Payload that did not fit into the slot and must follow on the control socket.
     """
 
@@ -82,7 +84,7 @@ class Served:
         self._action_bytes = actions.nbytes
         self._start = 0  # what the digest of this answer starts from: the payload's
         self._replayed: bytes | None = None
-        self._capture: Capture | None = None
+        self.capture: Capture | None = None
         self._unfit = ""
         self._timed = _reports_times(env)
         self._handlers = {
@@ -235,29 +237,29 @@ class Served:
         try:
             if self._unfit:
                 raise Unfit(self._unfit)
-            if self._capture is None:
-                self._capture = Capture(self.env)
-            data = self._capture.dump(self.ended)
-            while proof and (wrong := self._capture.proven(self.env, data, self.ended)):
-                if not self._capture.fall_back():
+            if self.capture is None:
+                self.capture = Capture(self.env)
+            data = self.capture.dump(self.ended)
+            while proof and (wrong := self.capture.proven(self.env, data, self.ended)):
+                if not self.capture.fall_back():
                     raise Unfit(f"a restored copy goes on differently: {wrong}")
-                data = self._capture.dump(self.ended)
+                data = self.capture.dump(self.ended)
         except Unfit as error:
             self._unfit = str(error)
             self._answer(Flag.VALUE, ["no", self._unfit])
             return
         if proof:
             began = perf_counter()
-            data = self._capture.dump(self.ended)
-        self._answer(Flag.VALUE, [self._capture.how, data, perf_counter() - began])
+            data = self.capture.dump(self.ended)
+        self._answer(Flag.VALUE, [self.capture.how, data, perf_counter() - began])
 
     def _take_state(self, request: Any) -> None:
         how, data, seed = request
-        if self._capture is None:
-            self._capture = Capture(self.env)
-        if self._capture.how != how:
-            self._capture.fall_back()
-        self.ended = self._capture.load(data)
+        if self.capture is None:
+            self.capture = Capture(self.env)
+        if self.capture.how != how:
+            self.capture.fall_back()
+        self.ended = self.capture.load(data)
         if seed is not None:
             reseed(self.env, seed)
         self.serve = self._compile()  # restored attributes may hold another step()

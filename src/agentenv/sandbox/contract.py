@@ -21,6 +21,8 @@ from typing import Any, Protocol
 
 from agentenv.errors import Cause, SandboxError
 
+Order = Callable[[Mapping[str, Any], Sequence[int]], None]
+"""Has a copy of an environment's process made that serves with an attach message and descriptors."""
 ISOLATION_ORDER = ("process", "sandbox", "vm")
 """Kinds of isolation, weakest first."""
 
@@ -190,6 +192,13 @@ class ParkedCopy(Protocol):
     def alive(self) -> bool:
         """Whether it can be copied."""
 
+    def order(self, attach: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Have it copied; the copy serves with these.
+
+        Raises:
+            ConnectionError: It is gone.
+        """
+
     def drop(self) -> None:
         """End it. Idempotent."""
 
@@ -265,13 +274,23 @@ class Sandbox(Protocol):
             RuntimeUnavailable: The parked copy is gone.
         """
 
-    def branch(self, spec: SandboxSpec, copy: Callable[[], None]) -> Sandbox:
-        """A sandbox whose environment is forked from this one's, when it is attached; it shares everything else.
+    def branch(self, spec: SandboxSpec, order: Order) -> Sandbox:
+        """A sandbox whose environment is forked from this one's when it is attached; it shares everything else.
 
         Args:
             spec: As this one's, under another id.
-            copy: Called when the order to copy itself lies ready for the environment's process; asks it, and raises if
-                it refuses.
+            order: Has the copy made; raises if that is refused.
+        """
+
+    def order_copy(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Order the environment's process to fork a copy that serves. It is carried out when it is asked next.
+
+        Args:
+            message: The attach message of the copy.
+            fds: Its control socket, memory, and two bells.
+
+        Raises:
+            ConnectionError, OSError: It is gone.
         """
 
     def usage(self) -> Usage | None:

@@ -6,12 +6,11 @@ any other; started again after the loss of the cell, it gets one of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from agentenv.errors import Cause, SandboxDied
-from agentenv.guest.control import ControlClosed, send_message
-from agentenv.sandbox.contract import SandboxSpec, Usage
+from agentenv.errors import Cause
+from agentenv.sandbox.contract import Order, SandboxSpec, Usage
 from agentenv.sandbox.runtimes._family import greet
 from agentenv.sandbox.runtimes._tenant import Household, Tenant
 from agentenv.sandbox.runtimes._usage import read_usage
@@ -30,7 +29,12 @@ class Branch(Tenant):
     """See the module."""
 
     def __init__(
-        self, spec: SandboxSpec, source: Tenant, house: Household, home: Home, copy: Callable[[], None]
+        self,
+        spec: SandboxSpec,
+        source: Tenant,
+        house: Household,
+        home: Home,
+        order: Order,
     ) -> None:
         """Prepare; ``attach`` makes the copy.
 
@@ -39,12 +43,12 @@ class Branch(Tenant):
             source: Whose process is copied.
             house: The cell's.
             home: The cell.
-            copy: Asks the source for the copy it was ordered, and raises if it refuses.
+            order: Has the copy made: it serves with the attach message and the descriptors it is given.
         """
         super().__init__(spec, house)
         self.pid = home.pid
         self.introductions = source.introductions
-        self._source, self._home, self._copy = source, home, copy
+        self._home, self._order = home, order
         self._destroyed = False
         house.branches += 1
         house.hold()
@@ -52,18 +56,14 @@ class Branch(Tenant):
     def attach(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Have the copy made, and hand over shared memory and bells; see the contract."""
         try:
-            send_message(self._source.control, {"serve": dict(message)}, [self.guest_end.fileno(), *fds])
-        except (ControlClosed, OSError) as error:
-            cause = self._source.cause()
-            raise SandboxDied(cause.detail, env_id=self._source.spec.id, cause=cause) from error
+            self._order(message, [self.guest_end.fileno(), *fds])
         finally:
             self.guest_end.close()
-        self._copy()
         self._take_over(greet(self.control))
 
-    def branch(self, spec: SandboxSpec, copy: Callable[[], None]) -> Branch:
+    def branch(self, spec: SandboxSpec, order: Order) -> Branch:
         """A further tenant of the cell, whose process is copied from this one's; see the contract."""
-        return Branch(spec, self, self._house, self._home, copy)
+        return Branch(spec, self, self._house, self._home, order)
 
     def alive(self) -> bool:
         """Whether its process runs."""

@@ -28,7 +28,7 @@ from agentenv.errors import (
     StepTimeout,
 )
 from agentenv.guest.control import ControlClosed, receive_message, send_message
-from agentenv.sandbox.contract import Output, SandboxSpec, Usage
+from agentenv.sandbox.contract import Order, Output, SandboxSpec, Usage
 from agentenv.sandbox.runtimes._branch import Branch
 from agentenv.sandbox.runtimes._cgroup import Cgroup
 from agentenv.sandbox.runtimes._family import Worker
@@ -213,9 +213,9 @@ class CellSandbox(Tenant):
         except ClosedError:  # destroyed by another thread meanwhile
             return None
 
-    def branch(self, spec: SandboxSpec, copy: Callable[[], None]) -> Branch:
+    def branch(self, spec: SandboxSpec, order: Order) -> Branch:
         """A further tenant of the cell, whose process is copied from this one's; see the contract."""
-        return Branch(spec, self, self._house, self, copy)
+        return Branch(spec, self, self._house, self, order)
 
     def leave(self) -> None:
         """A branch is gone; the last one takes the cell with it where its first tenant is gone too."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentenv.errors import Cause, RuntimeUnavailable
+from agentenv.errors import Cause, CauseKind, RuntimeUnavailable
 from agentenv.guest.control import ControlClosed, send_message
 from agentenv.sandbox.cause import classify
 from agentenv.sandbox.contract import Output, SandboxSpec, Usage
@@ -35,6 +35,7 @@ class Household:
         held: Whether the cell outlives the process it was made for.
         branches: Tenants besides the first that are not gone.
         shell_alive: Whether the outer sandbox still runs; None where that is not known.
+        oom_kills: Kills by the memory limit that are accounted for.
         host_oom_kills: What the whole machine had counted when the cell was made.
     """
 
@@ -45,6 +46,7 @@ class Household:
     held: bool = False
     branches: int = 0
     shell_alive: Callable[[], bool] | None = None
+    oom_kills: int = 0
     host_oom_kills: int = field(default_factory=host_oom_kills)
 
     def hold(self) -> None:
@@ -77,7 +79,6 @@ class Tenant:
         self._house = house
         self._first = -1  # pidfd of the cell's first process
         self._worker: Worker | None = None
-        self._oom_kills = 0  # those before this worker
         self._reason: Cause | None = None
         self._cause: Cause | None = None
 
@@ -112,7 +113,7 @@ class Tenant:
             counted = stats is not None and bool(stats.memory_peak_bytes or stats.charged_bytes)
             found = classify(
                 house.report.exit_of(self._worker.inner if self._worker is not None else None),
-                oom_kills=stats.oom_kills - self._oom_kills if stats is not None else 0,
+                oom_kills=stats.oom_kills - house.oom_kills if stats is not None else 0,
                 memory_mb=self.spec.memory_mb,
                 memory_peak_bytes=stats.memory_peak_bytes if stats is not None else 0,
                 host_oom_kills=0 if counted else host_oom_kills() - house.host_oom_kills,
@@ -122,6 +123,8 @@ class Tenant:
             # A reason was given while it lived: an exit reported all the same came after it.
             if self._reason is not None and not found.oom_kills:
                 found = self._reason
+            if found.kind is CauseKind.OUT_OF_MEMORY and stats is not None:
+                house.oom_kills = stats.oom_kills
             self._cause = found
         return self._cause
 
@@ -134,6 +137,10 @@ class Tenant:
             parked.drop()
             raise
         return parked
+
+    def order_copy(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Order the environment's process, which is asked for a copy next, to make one that serves."""
+        send_message(self.control, {"serve": dict(message)}, fds)
 
     def settle(self, parked: Parked) -> None:
         """Take hold of a parked copy that was made; see the contract."""
@@ -166,11 +173,8 @@ class Tenant:
             self._worker.kill()
             self._worker.close()
         self._worker = worker
-        house = self._house
-        house.report.watch(worker.inner)
+        self._house.report.watch(worker.inner)
         self._reason = self._cause = None
-        if house.cgroup is not None:
-            self._oom_kills = house.cgroup.stats().oom_kills
 
 
 def ended(pidfd: int, timeout_s: float) -> bool:
