@@ -85,13 +85,12 @@ class Fleet(Crew):
         Raises:
             SandboxError: An environment died before it could be asked, and cannot be brought back.
         """
-        if op in _JOURNALED:
-            if payloads is None:
-                self.journal.note_step(self.action_bytes)
-            else:
-                self.journal.note(op, members, payloads, self.action_bytes if op is Op.STEP else None)
+        if op is Op.STEP and payloads is None:
+            self.journal.note_step(self.action_bytes)
+        elif op in _JOURNALED:
+            self.journal.note(op, members, payloads or (), self.action_bytes if op is Op.STEP else None)
         self._current = (op, members, payloads, timeout_s)
-        if self.recovery.due:
+        if self.recovery.bases.due:
             before = self.renewals
             self.recovery.checkpoint()
             if self.renewals != before and op is Op.STEP:
@@ -113,7 +112,7 @@ class Fleet(Crew):
             if self._closed:
                 raise ClosedError("closed by another thread while this one waited for an answer") from None
             self._recover(self.wait_for_the_rest(lost))
-        while self.recovery.owes:
+        while self.recovery.owed:
             losses = self.recovery.settle()
             if losses:
                 self._recover(losses)

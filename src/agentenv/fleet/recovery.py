@@ -54,6 +54,7 @@ class Recovery:
         bases: What environments can be brought back from.
         out: Those that are quarantined.
         recovered: How many deaths were made up for.
+        owed: Episodes that were cut and nobody has been told of, by sandbox.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -66,6 +67,7 @@ class Recovery:
         self._accounts = [_Account() for _ in fleet.groups]
         self._given_up: set[int] = set()
         self._revival = Revival(fleet, self.bases)
+        self.owed = self._revival.cut_later
         self.out = Quarantined(fleet)
         self.recovered = 0
         self.count_step = self.bases.count
@@ -116,11 +118,6 @@ class Recovery:
                 self._conclude(death, "truncated" if death.cut else _HOW[death.how])
         if failure is not None:
             raise failure
-
-    @property
-    def owes(self) -> bool:
-        """Whether an episode was cut and nobody has been told."""
-        return bool(self._revival.cut_later)
 
     def settle(self) -> dict[int, PeerLost]:
         """After everybody has answered: have those whose episodes were cut before they were asked say so.
