@@ -142,3 +142,33 @@ class Filled(Walk):
     def __init__(self, length: int = 37) -> None:
         super().__init__(length)
         self.bulk = bytearray(b"x") * (150 << 20)
+
+
+class Logging(Walk):
+    """Writes every step to a file that is open, and pays what the file holds."""
+
+    def __init__(self, length: int = 37) -> None:
+        super().__init__(length)
+        self.log = open("/tmp/walk.log", "w+")  # noqa: SIM115  # open as long as the environment
+
+    def step(self, action: Any) -> Step:
+        place, _, terminated, truncated, info = super().step(action)
+        self.log.write(f"{action}\n")
+        self.log.flush()
+        return place, float(self.log.tell()), terminated, truncated, info
+
+
+class Particular(Walk):
+    """Hangs at an action that its user knows to avoid, and in get_state."""
+
+    def step(self, action: Any) -> Step:
+        while action != 0:
+            time.sleep(1)
+        return super().step(action)
+
+    def get_state(self) -> Any:
+        while True:
+            time.sleep(1)
+
+    def set_state(self, state: Any) -> None:
+        self.steps = state

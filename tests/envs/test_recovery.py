@@ -305,3 +305,22 @@ def test_random_kills_of_anything_leave_nothing_behind() -> None:
     finally:
         vec.close()
     assert traces.take().left_since(before) == []
+
+
+def test_finding_out_what_can_be_saved_leaves_no_trace_in_the_environment() -> None:
+    """Neither in its files, nor by actions that its user would not take, nor by code of its own that never ends."""
+    rewards = []
+    for every in ("never", 3):
+        with AgentENV.from_env("frail:Logging", checkpoint_every=every, seed=1) as env:
+            env.reset()
+            rewards.append([env.step(1)[1] for _ in range(20)])
+    assert rewards[0] == rewards[1]
+    with AgentENV.from_env("frail:Particular", checkpoint_every=3, seed=1, reset_timeout_s=30.0, **ENDLESS) as env:
+        env.reset()
+        for _ in range(20):
+            *_, info = env.step(0)
+            assert "agentenv" not in info
+        assert env._fleet.recovery.recovered == 0
+        assert "takes more than" in env._fleet.recovery.bases.unfit[0]
+        kill_worker(env, 0)
+        assert not env.step(0)[3]

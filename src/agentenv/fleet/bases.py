@@ -34,6 +34,8 @@ logger = logging.getLogger("agentenv.fleet")
 _MOST_JOURNAL_BYTES = 256 << 20
 _MOST_OF_LIMIT = 0.4
 _DEATHS_SAVING = 2
+_SAVING_S = 10.0
+"""What takes longer hangs: the other side gives up long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,4 +307,4 @@ def copy_refusal(value: Any) -> str | None:
 
 
 def _timeout_s(fleet: Fleet, members: Any) -> float:
-    return max((fleet.members[index].reset_timeout_s for index in members), default=60.0)
+    return min(_SAVING_S, max((fleet.members[index].reset_timeout_s for index in members), default=60.0))

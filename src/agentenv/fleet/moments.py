@@ -68,7 +68,11 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
         raise ValueError(f"how: expected None or one of {', '.join(get_args(How))}, got {how!r}")
     reasons: list[str] = []
     if how in (None, "state", "pickle"):
-        match _ask_one(fleet, Op.CAPTURE, index, not fleet.recovery.bases.is_proven(index)):
+        try:
+            answer = _ask_one(fleet, Op.CAPTURE, index, not fleet.recovery.bases.is_proven(index))
+        except SnapshotError as error:
+            answer = ["no", str(error)]
+        match answer:
             case ["state" | "pickle" as found, bytes() as data, float()] if how in (None, found):
                 fleet.recovery.bases.note_proven(index)
                 return Moment(found, data)

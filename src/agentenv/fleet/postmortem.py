@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from agentenv.errors import SandboxError
+from agentenv.errors import Cause, SandboxError
 from agentenv.fleet.crashes import LAST_STEPS, CrashReport, How, finish_crash, write_crash
 from agentenv.fleet.evidence import Evidence, find_stack
 from agentenv.fleet.journal import Journal
@@ -85,13 +85,17 @@ class Postmortem:
             )
         if self._run is None:
             return []
-        self._output.mark(sandbox.log_id, f"restarted after: {error.cause.detail}")
         return [
             self._report(
                 victim, error, stack, used, _with_actions(journal.recent(victim.index, LAST_STEPS), read_action)
             )
             for victim in victims
         ]
+
+    def mark(self, sandbox: Sandbox, cause: Cause) -> None:
+        """Where another process is about to take the place of one that died: say so in its logs."""
+        if self._run is not None:
+            self._output.mark(sandbox.log_id, f"restarted after: {cause.detail}")
 
     def conclude(self, env_ids: list[str], reports: list[CrashReport], recovery: Mapping[str, Any]) -> None:
         """Say and write how it was made up for: ``how`` (see ``How``), ``replayed_steps``, ``duration_ms``, ..."""

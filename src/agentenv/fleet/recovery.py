@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import Owner, SandboxError
+from agentenv.errors import CauseKind, Owner, SandboxError
 from agentenv.fleet.bases import Bases
 from agentenv.fleet.cadence import Cadence
 from agentenv.fleet.crashes import How
@@ -215,7 +215,8 @@ class Recovery:
         return None
 
     def _count_at_place(self, account: _Account, death: Death) -> None:
-        own = death.cause.owner is not Owner.INFRASTRUCTURE and death.cause.signal not in (9, 15)
+        killed = death.cause.signal in (9, 15) and death.cause.kind is not CauseKind.OUT_OF_MEMORY
+        own = death.cause.owner is not Owner.INFRASTRUCTURE and not killed
         position = self._fleet.journal.position
         account.there = account.there + 1 if own and account.position == position else int(own)
         account.position = position

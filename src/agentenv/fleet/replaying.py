@@ -74,6 +74,8 @@ class Replayer(AbstractContextManager["Replayer"]):
             EnvError, SandboxDied, StepTimeout: It cannot be built.
             ConfigError: It has no frames, where they are wanted.
         """
+        # A repetition waits for nobody: whoever dies at a step did so before.
+        environment = environment.model_copy(update={"restart_backoff_s": 0.0})
         self._environment = environment
         if render:
             environment = environment.model_copy(update={"render_mode": "rgb_array"})

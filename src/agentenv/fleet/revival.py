@@ -100,6 +100,7 @@ class Revival:
         """A process for everybody: from the parked copy where only the process died, else a new sandbox."""
         fleet, fresh = self._fleet, []
         for death in deaths:
+            fleet.context.crashes.mark(fleet.sandboxes[death.number], death.cause)
             held = self._bases.copies.get(death.number)
             if held is None or death.cut or not held.parked.alive() or not self._is_useful(death.number):
                 fresh.append(death)

@@ -19,8 +19,11 @@ import math
 import os
 import pickle
 import random
+import resource
+import select
 import signal
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
@@ -31,7 +34,8 @@ from gymnasium.utils import EzPickle
 from agentenv.guest.physics import Physics
 
 _TRIAL_STEPS = 12
-_TRIAL_S = 5.0
+_TRIAL_S = 1.0
+_DUMP_S = 2.0
 _PAIRS = (("get_state", "set_state"), ("clone_state", "restore_state"))
 _RANDOM = ("_np_random", "_np_random_seed")
 
@@ -105,18 +109,23 @@ class Capture:
         Raises:
             Unfit: It cannot be captured.
         """
+        try:
+            with _in_time():
+                return self._dump(ended)
+        except Exception as error:
+            name = type(self._layers[-1]).__name__
+            raise Unfit(f"{name} cannot be captured: {type(error).__name__}: {error}") from error
+
+    def _dump(self, ended: bool) -> bytes:
         states = [_state_of(layer) for layer in self._layers[:-1]]
         base = self._layers[-1]
-        try:
-            if self._methods is not None:
-                states.append([self._methods[0](), {name: base.__dict__.get(name) for name in _RANDOM}])
-            else:
-                states.append(_state_of(base))
-            light = self._methods is None and self._physics.observe()
-            buffer = io.BytesIO()
-            _Pickler(buffer, self._layers, self._physics.parts() if light else {}).dump(states)
-        except Exception as error:
-            raise Unfit(f"{type(base).__name__} cannot be captured: {type(error).__name__}: {error}") from error
+        if self._methods is not None:
+            states.append([self._methods[0](), {name: base.__dict__.get(name) for name in _RANDOM}])
+        else:
+            states.append(_state_of(base))
+        light = self._methods is None and self._physics.observe()
+        buffer = io.BytesIO()
+        _Pickler(buffer, self._layers, self._physics.parts() if light else {}).dump(states)
         physics = self._physics.read() if light else None
         generators = random.getstate(), np.random.get_state(legacy=False)
         return pickle.dumps((ended, generators, physics, buffer.getvalue()), 5)
@@ -146,18 +155,19 @@ class Capture:
         np.random.set_state(numpy_state)
         return bool(ended)
 
-    def proven(self, env: Any, data: bytes, ended: bool) -> str:
+    def proven(self, env: Any, data: bytes, ended: bool, action: Any = None) -> str:
         """Try a capture just made in a forked child: "" when it brings back the same future, else what differs.
 
         Args:
             env: The environment, in the state that ``data`` holds.
             data: From ``dump``.
             ended: Whether its episode is over.
+            action: One that was taken before, and did no harm; None draws some.
         """
 
         def trial() -> str:
             space = copy.deepcopy(env.action_space)  # drawing from its own would change the environment's state
-            actions = [space.sample() for _ in range(_TRIAL_STEPS)]
+            actions = [space.sample() if action is None else action for _ in range(_TRIAL_STEPS)]
             expected = _future(env, actions, ended, until=perf_counter() + _TRIAL_S / 3)
             self.load(data)
             found = _future(env, actions[: len(expected) - ended], ended)
@@ -230,6 +240,8 @@ def _in_a_child(trial: Callable[[], str]) -> str:
     """Run it in a fork that prints nothing and lasts a few seconds at most."""
     if threads() > 1:
         return "it cannot be tried out: the environment runs threads"
+    if (shared := shared_files()) is not None:
+        return f"it cannot be tried out: a copy would share {shared}"
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -237,8 +249,8 @@ def _in_a_child(trial: Callable[[], str]) -> str:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
             os.dup2(null, 2)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, _TRIAL_S)
+            # What it writes to files would be there for the environment itself.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
             try:
                 verdict = trial() or "ok"
             except Exception as error:
@@ -246,12 +258,44 @@ def _in_a_child(trial: Callable[[], str]) -> str:
             os.write(writer, verdict.encode(errors="replace")[:1000])
         os._exit(0)
     os.close(writer)
-    said = os.read(reader, 1000).decode(errors="replace")
+    poller = select.poll()
+    poller.register(reader, select.POLLIN)
+    in_time = bool(poller.poll(int(_TRIAL_S * 1000)))
+    said = os.read(reader, 1000).decode(errors="replace") if in_time else ""
     os.close(reader)
-    _, status = os.waitpid(pid, 0)
-    if not said and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+    os.kill(pid, signal.SIGKILL)  # it may be stuck, or stopped
+    os.waitpid(pid, 0)
+    if not in_time:
         return f"trying it out takes more than {_TRIAL_S:g} s"
     return "" if said == "ok" else said or "trying it out killed the process"
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """Raise where the environment's own code takes too long; its own use of the alarm goes on afterwards."""
+
+    def late(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"that takes more than {_DUMP_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    rest, _ = signal.setitimer(signal.ITIMER_REAL, _DUMP_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, rest)
+        signal.signal(signal.SIGALRM, before)
+
+
+def shared_files() -> str | None:
+    """A file of the environment's that is open: copies would share its position. None where there is none."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) <= 2:
+            continue
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("/") and not target.startswith("/memfd:") and stat.S_ISREG(os.stat(int(name)).st_mode):
+                return f"the open file {target}"
+    return None
 
 
 def threads() -> int:

@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from agentenv.guest import confine
-from agentenv.guest.capture import threads
+from agentenv.guest.capture import shared_files, threads
 from agentenv.guest.control import ControlClosed, receive_message, send_message
 
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x00200000, 0x01000000
@@ -81,6 +81,8 @@ def obstacle() -> str:
     running = threads()
     if running > 1:
         return f"the environment runs {running} threads, and a copy would have only one of them"
+    if (shared := shared_files()) is not None:
+        return f"a copy would share the position in {shared}"
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as stream:
             children = stream.read().split()

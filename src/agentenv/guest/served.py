@@ -76,7 +76,7 @@ class Served:
         sampled = {"numpy_scalars": True, "keep_zero_d": not attach["batched"]}
         read_action = Reader(actions, array[layout.action :], **sampled).read
         self._variable_action = actions.variable
-        self._read_action = read_action if not actions.variable else lambda: read_action(self._request())
+        self._read_action: Callable[[], Any] = read_action if not actions.variable else lambda: read_action(self._request())
         self._write_observation = Writer(observations, array[layout.observation :]).write
         self._write_final = Writer(observations, array[layout.final :]).write
         self._observation_digest = make_digest(array[layout.observation : layout.observation + observations.nbytes])
@@ -240,7 +240,7 @@ class Served:
             if self.capture is None:
                 self.capture = Capture(self.env)
             data = self.capture.dump(self.ended)
-            while proof and (wrong := self.capture.proven(self.env, data, self.ended)):
+            while proof and (wrong := self.capture.proven(self.env, data, self.ended, self._last_action())):
                 if not self.capture.fall_back():
                     raise Unfit(f"a restored copy goes on differently: {wrong}")
                 data = self.capture.dump(self.ended)
@@ -252,6 +252,11 @@ class Served:
             began = perf_counter()
             data = self.capture.dump(self.ended)
         self._answer(Flag.VALUE, [self.capture.how, data, perf_counter() - began])
+
+    def _last_action(self) -> Any:
+        """The action of the last step, where there was one and it can still be read."""
+        action = None if self._variable_action else self._read_action()
+        return action if action is not None and self.env.action_space.contains(action) else None
 
     def _take_state(self, request: Any) -> None:
         how, data, seed = request
