@@ -113,8 +113,8 @@ def prison(
     project = tmp_path_factory.mktemp("project")
     project.chmod(0o755)
     names = [f"prisoner-{number}" for number in range(3)]
-    # A parked copy of an environment is the environment's own, and may be seen by it (docs/security.md). Without copies,
-    # whatever process is seen is somebody else's.
+    # A parked copy of an environment is its own, and may be seen by it (docs/security.md). Without copies, whatever
+    # process is seen is somebody else's.
     tables = [
         f'[[environments]]\nid = "{name}"\nenv = "{SUBJECT}"\nenv_vars = {{ SECRET = "{canary()}" }}\n'
         'checkpoint_every = "never"\n'
