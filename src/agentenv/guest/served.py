@@ -79,8 +79,6 @@ class Served:
         self._read_action: Callable[[], Any] = read_action
         if actions.variable:
             self._read_action = lambda: read_action(self._request())
-            read_action if not actions.variable else lambda: read_action(self._request())
-        )
         self._write_observation = Writer(observations, array[layout.observation :]).write
         self._write_final = Writer(observations, array[layout.final :]).write
         self._observation_digest = make_digest(array[layout.observation : layout.observation + observations.nbytes])
