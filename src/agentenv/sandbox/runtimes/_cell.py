@@ -8,6 +8,7 @@ reports itself; the kernel vouches for the pid), ``admit`` (limits are put on be
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import threading
@@ -102,6 +103,8 @@ class CellSandbox(Tenant):
             err_reader, err_writer = os.pipe()
             self._house.output.take(self.spec.id, "stderr", err_reader)
         except OSError as error:
+            if error.errno == errno.ESRCH:
+                raise self._lost_at_birth() from error
             raise ResourceLimit(error.errno, f"cannot set up sandbox {self.spec.id!r}: {error}") from error
         try:
             self.control.settimeout(self.spec.start_timeout_s)
