@@ -15,6 +15,7 @@ import pytest
 
 from agentenv import AgentENV, AgentVectorEnv, SandboxDied
 from agentenv.errors import CauseKind
+from agentenv.fleet.pacing import LEAST_GROUPS
 from agentenv.testing import exact, traces
 
 ENDLESS: dict[str, Any] = {"max_restarts": 100_000, "restart_backoff_s": 0.0}
@@ -118,6 +119,23 @@ def test_every_rung_of_the_ladder_leads_back(env: str, how: Callable[[Any, int],
 def test_all_of_a_shared_sandbox_come_back(per_sandbox: int) -> None:
     keys = {"envs_per_sandbox": per_sandbox, "checkpoint_every": 20}
     assert_same(disturbed("frail:Walk", kill_worker, every=41, **keys)[0], quiet("frail:Walk", **keys))
+
+
+def test_a_death_that_is_noticed_before_the_step_is_asked_loses_no_action() -> None:
+    """The environments are told the pace of a vector first; with the one that dies over that goes its memory."""
+    seen = []
+    for deadly in (False, True):
+        vec = AgentVectorEnv.from_env("frail:Walk", num_envs=LEAST_GROUPS, seed=SEED, **ENDLESS)
+        rows = [vec.reset(seed=1)]
+        for step in range(12):
+            if deadly and step % 3 == 2:
+                kill_worker(vec, step % LEAST_GROUPS)
+                vec._pace_due = True
+            rows.append(vec.step(np.full(LEAST_GROUPS, step % 3)))  # never the same twice
+        assert (vec._fleet.recovery.recovered > 0) is deadly
+        vec.close()
+        seen.append(rows)
+    assert_same(seen[1], seen[0])
 
 
 def test_wrappers_go_on_with_what_they_have_counted() -> None:

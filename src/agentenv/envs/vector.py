@@ -193,13 +193,15 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 ' disabled: call reset(options={"reset_mask": mask}) first'
             )
         fleet = self._fleet
-        variable = self._write_actions(self._check_actions(actions))
+        actions = self._check_actions(actions)
         channel, pacing = fleet.channel, self._pacing
         try:
             if pacing is not None:
                 if self._pace_due or fleet.renewals != self._renewals:
                     self._set_pace(pacing.pace)
                 began = perf_counter()
+            # After whatever else is asked: a process that dies over that is replaced, and its memory with it.
+            variable = self._write_actions(actions)
             payloads = None if variable is None else [encode(values) for values in variable]
             fleet.post(Op.STEP, None, payloads, timeout_s=self._step_timeout_s)
             fleet.wait()
