@@ -342,3 +342,14 @@ def test_finding_out_what_can_be_saved_leaves_no_trace_in_the_environment() -> N
         assert "takes more than" in env._fleet.recovery.bases.unfit[0]
         kill_worker(env, 0)
         assert not env.step(0)[3]
+
+
+@pytest.mark.parametrize(("env", "unfit"), [("frail:Walk", 0), ("frail:Forgetful", 0), ("frail:Native", 3)])
+def test_one_of_each_kind_is_tried_and_the_others_go_by_it(env: str, unfit: int) -> None:
+    """What is found is right for all of them: each is killed, with its parked copy, and comes back."""
+    keys = {"checkpoint_every": 4}
+    found, vec = disturbed(env, kill_cell, every=13, **keys)
+    assert_same(found, quiet(env, **keys))
+    assert len(vec._fleet.recovery.bases.unfit) == unfit
+    if not unfit:
+        assert {state.how for state in vec._fleet.recovery.bases.states if state is not None} == {"pickle"}

@@ -136,13 +136,9 @@ class Bases:
         for number in first:
             self._look_for_room(number)
         first = [number for number in first if number not in self.unfit]
-        losses = self._capture(first, proof=True)
+        losses = self._prove(first)
         proving_s = perf_counter() - began
-        losses |= self._capture(later, proof=False)
-        for number in losses:
-            self._died_saving[number] = self._died_saving.get(number, 0) + 1
-            if self._died_saving[number] >= _DEATHS_SAVING:
-                self._refuse(number, "it died while that was tried")
+        losses |= self._capture(later, False)
         every_time = [number for number in live if number in self.unfit or number in costly]
         stale = [number for number in live if number in every_time or number not in self.copies]
         parking = perf_counter()
@@ -154,6 +150,12 @@ class Bases:
         self._plan()
         self._trim()
         return losses
+
+    def note_death(self, number: int) -> None:
+        """A sandbox died while states were saved, and nobody killed it: not tried a third time."""
+        self._died_saving[number] = self._died_saving.get(number, 0) + 1
+        if self._died_saving[number] >= _DEATHS_SAVING:
+            self._refuse(number, "it died while that was tried")
 
     def forget(self, number: int, *, copy: bool = True) -> None:
         """The environments of a sandbox are others now: nothing that was saved belongs to them."""
@@ -195,11 +197,29 @@ class Bases:
     def _was_saved(self, number: int) -> bool:
         return all(index in self._proven for index in self._fleet.groups[number])
 
-    def _capture(self, numbers: Sequence[int], *, proof: bool) -> dict[int, PeerLost]:
+    def _prove(self, numbers: Sequence[int]) -> dict[int, PeerLost]:
+        """Save states for the first time: one of each kind is tried out, the others go by what was found."""
+        alike: dict[str, list[int]] = {}
+        for number in numbers:
+            members = [self._fleet.members[index] for index in self._fleet.groups[number]]
+            kind = repr([(m.env, m.env_kwargs, m.wrappers, m.max_episode_steps) for m in members])
+            alike.setdefault(kind, []).append(number)
+        losses = self._capture([one for one, *_ in alike.values()], True)
+        for one, *others in alike.values():
+            if one in self.unfit:
+                for number in others:
+                    self._refuse(number, self.unfit[one])
+            elif one not in losses and others:
+                ways = [state.how for index in self._fleet.groups[one] if (state := self.states[index]) is not None]
+                losses |= self._capture(others, *ways)
+        return losses
+
+    def _capture(self, numbers: Sequence[int], *request: bool | str) -> dict[int, PeerLost]:
+        """Save the states of sandboxes; the request is one for all, or one for each environment of a sandbox."""
         fleet, position = self._fleet, self._fleet.journal.position
         members = [index for number in numbers for index in fleet.groups[number]]
-        payload = encode(proof)
-        losses = fleet.ask(Op.CAPTURE, members, [payload] * len(members), _timeout_s(fleet, members))
+        payloads = [encode(part) for part in request] * (len(numbers) if len(request) > 1 else len(members))
+        losses = fleet.ask(Op.CAPTURE, members, payloads, _timeout_s(fleet, members))
         for number in numbers:
             if number in losses:
                 continue

@@ -71,6 +71,8 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
         try:
             answer = _ask_one(fleet, Op.CAPTURE, index, not fleet.recovery.bases.is_proven(index))
         except SnapshotError as error:
+            if fleet.recovery.cut_of(fleet.channel.group_of(index)):
+                raise  # what was to be kept is gone
             answer = ["no", str(error)]
         match answer:
             case ["state" | "pickle" as found, bytes() as data, float()] if how in (None, found):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import CauseKind, Owner, SandboxError
+from agentenv.errors import Cause, CauseKind, Owner, SandboxError
 from agentenv.fleet.bases import Bases
 from agentenv.fleet.cadence import Cadence
 from agentenv.fleet.crashes import How
@@ -200,6 +200,8 @@ class Recovery:
         account = self._accounts[death.number]
         if not between:
             self._count_at_place(account, death)
+        elif _is_own(death.cause):
+            self.bases.note_death(death.number)
         policy = RestartPolicy(member.restart, member.max_restarts, member.restart_window_s, member.restart_backoff_s)
         now = time.monotonic()
         verdict = decide(policy, account.history.of(death.cause), death.cause, now, random.random())
@@ -215,8 +217,7 @@ class Recovery:
         return None
 
     def _count_at_place(self, account: _Account, death: Death) -> None:
-        killed = death.cause.signal in (9, 15) and death.cause.kind is not CauseKind.OUT_OF_MEMORY
-        own = death.cause.owner is not Owner.INFRASTRUCTURE and not killed
+        own = _is_own(death.cause)
         position = self._fleet.journal.position
         account.there = account.there + 1 if own and account.position == position else int(own)
         account.position = position
@@ -254,3 +255,9 @@ class Recovery:
         env_ids = [fleet.members[index].id for index in fleet.groups[death.number]]
         recovery = describe_recovery(how, replayed=death.replayed, began=death.began, reason=death.cut, base=death.base)
         fleet.context.crashes.conclude(env_ids, death.reports, recovery)
+
+
+def _is_own(cause: Cause) -> bool:
+    """Whether it died of what it did, not of a kill from outside."""
+    killed = cause.signal in (9, 15) and cause.kind is not CauseKind.OUT_OF_MEMORY
+    return cause.owner is not Owner.INFRASTRUCTURE and not killed

@@ -168,7 +168,7 @@ class Capture:
         def trial() -> str:
             space = copy.deepcopy(env.action_space)  # drawing from its own would change the environment's state
             actions = [space.sample() if action is None else action for _ in range(_TRIAL_STEPS)]
-            expected = _future(env, actions, ended, until=perf_counter() + _TRIAL_S / 3)
+            expected = _future(env, actions, ended, budget_s=_TRIAL_S / 3)
             self.load(data)
             found = _future(env, actions[: len(expected) - ended], ended)
             for number, (one, other) in enumerate(zip(expected, found, strict=True)):
@@ -214,15 +214,16 @@ def _put_back(layer: Any, tagged: Any) -> None:
     layer.__dict__.update(state)
 
 
-def _future(env: Any, actions: list[Any], ended: bool, until: float = math.inf) -> list[bytes]:
-    """What comes out of a reset, if the episode has ended, and of steps: of all, or of those begun until a time."""
+def _future(env: Any, actions: list[Any], ended: bool, budget_s: float = math.inf) -> list[bytes]:
+    """What comes out of a reset, if the episode has ended, and of steps: all, or one and those there is time for."""
+    began = perf_counter()
     seen = [pickle.dumps(_as_bytes(env.reset()[0]))] if ended else []
-    for action in actions:
+    for number, action in enumerate(actions, 1):
         observation, reward, terminated, truncated, _info = env.step(action)
         seen.append(pickle.dumps((_as_bytes(observation), float(reward), bool(terminated), bool(truncated))))
         if terminated or truncated:
             seen[-1] += pickle.dumps(_as_bytes(env.reset()[0]))
-        if perf_counter() > until:
+        if (perf_counter() - began) * (number + 1) / number > budget_s:
             break
     return seen
 

@@ -234,15 +234,17 @@ class Served:
             setattr(self.env, name, value)
         self._answer(Flag.VALUE, None)
 
-    def _give_state(self, proof: bool) -> None:
+    def _give_state(self, proof: bool | str) -> None:
         began = perf_counter()
         try:
             if self._unfit:
                 raise Unfit(self._unfit)
             if self.capture is None:
                 self.capture = Capture(self.env)
+            if isinstance(proof, str) and self.capture.how != proof:
+                self.capture.fall_back()
             data = self.capture.dump(self.ended)
-            while proof and (wrong := self.capture.proven(self.env, data, self.ended, self._last_action())):
+            while proof is True and (wrong := self.capture.proven(self.env, data, self.ended, self._last_action())):
                 if not self.capture.fall_back():
                     raise Unfit(f"a restored copy goes on differently: {wrong}")
                 data = self.capture.dump(self.ended)
@@ -250,7 +252,7 @@ class Served:
             self._unfit = str(error)
             self._answer(Flag.VALUE, ["no", self._unfit])
             return
-        if proof:
+        if proof is True:
             began = perf_counter()
             data = self.capture.dump(self.ended)
         self._answer(Flag.VALUE, [self.capture.how, data, perf_counter() - began])

@@ -50,7 +50,11 @@ class Op(IntEnum):
     LOOK = 9
     """Say whether there is an attribute of a name: ["none"], ["callable"] or ["value", its value]."""
     CAPTURE = 10
-    """Give the environment's state: ["state" or "pickle", bytes, seconds it took] or ["no", why not]."""
+    """Give the environment's state: ["state" or "pickle", bytes, seconds it took] or ["no", why not].
+
+    The request is True to try out which way holds it all, the way that another of its kind has tried, or False for the
+    way that it has tried itself.
+    """
     LOAD = 11
     """Take on a state given before: [how, bytes, seed of new random streams or None]."""
     REPLAY = 12
