@@ -10,6 +10,8 @@ COMPILE := $(BIN)/python -m compileall -q src/agentenv
 # Installed before anything that depends on torch, so that pip does not choose another build for us.
 TORCH ?= torch==2.13.0
 BENCH_ENVS ?= 1,10,50
+# Tests that run at once; those that measure the machine run alone all the same.
+WORKERS ?= 2
 # Extra arguments for pytest, as in: make test PYTEST_ARGS="-k gridworld"
 PYTEST_ARGS ?=
 
@@ -27,7 +29,7 @@ demo-chaos: $(BASE) ## Kill environments of a run every second; what they play s
 	@$(BIN)/python tools/demo_chaos.py
 
 test: $(DEV) ## Run every test this machine can run
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: $(DEV) ## Lint, format, types and layers
 	$(BIN)/python -m ruff check .

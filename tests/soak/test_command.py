@@ -15,6 +15,8 @@ from agentenv.soak import counts
 from agentenv.telemetry.records import read_records
 from cli_watch import descendants, poll, running
 
+pytestmark = pytest.mark.alone
+
 TESTS = Path(__file__).resolve().parent.parent
 PROGRAM = f"""
 import sys, typer

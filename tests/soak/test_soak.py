@@ -18,6 +18,8 @@ from agentenv.soak.report import Report
 from agentenv.soak.soak import Moment, soak
 from agentenv.telemetry.records import read_records
 
+pytestmark = pytest.mark.alone
+
 LOOKED_AT = ("memory", "descriptors", "threads", "processes", "cgroups", "run_dir", "tmp")
 
 

@@ -32,7 +32,8 @@ class Attack:
 _EXIT, _SIGNAL, _LATE = frozenset({CauseKind.EXIT}), frozenset({CauseKind.SIGNAL}), frozenset({CauseKind.TIMEOUT})
 _LIE, _RAISED = frozenset({CauseKind.PROTOCOL}), frozenset({CauseKind.EXCEPTION})
 _ON: frozenset[CauseKind | None] = frozenset({None})
-_MEMORY: frozenset[CauseKind | None] = frozenset({CauseKind.OUT_OF_MEMORY, CauseKind.EXCEPTION})
+# Where per-process limits stand in for a control group, Python may lack the memory to say so, and exits.
+_MEMORY: frozenset[CauseKind | None] = frozenset({CauseKind.OUT_OF_MEMORY, CauseKind.EXCEPTION, CauseKind.EXIT})
 
 _SIGNALS = [
     "HUP",
