@@ -187,6 +187,44 @@ def measure_chaos(kills: int) -> dict[str, Any]:
     return results
 
 
+def measure_siblings(pairs: int, kills_per_s: float = 2.0) -> dict[str, Any]:
+    """The step of 20 environments while one of them is killed again and again, against quiet times, alternating."""
+    results = {}
+    for name in ENVS[:2]:
+        with contextlib.closing(AgentVectorEnv.from_env(name, num_envs=20, seed=7, **KEYS)) as vec:
+            vec.reset()
+            vec.action_space.seed(5)
+            _window(vec, 3.0, 0.0)
+            ratios, noise, kills = [], [], 0
+            for _ in range(pairs):
+                windows = [_window(vec, 2.0, rate) for rate in (0.0, kills_per_s, 0.0)]
+                (quiet, _), (disturbed, done), (again, _) = windows
+                ratios.append(disturbed / statistics.mean((quiet, again)))
+                noise.append(again / quiet)
+                kills += done
+        results[f"siblings {name}"] = {
+            "kills": kills,
+            "median step, disturbed / quiet": round(statistics.median(ratios), 3),
+            "its range": [round(min(ratios), 3), round(max(ratios), 3)],
+            "quiet / quiet, range": [round(min(noise), 3), round(max(noise), 3)],
+        }
+    return results
+
+
+def _window(vec: Any, seconds: float, kills_per_s: float) -> tuple[float, int]:
+    """The median step over some seconds, in which the first environment is killed between steps; and the kills."""
+    times, kills, began = [], 0, time.perf_counter()
+    while (now := time.perf_counter()) - began < seconds:
+        if kills < (now - began) * kills_per_s:
+            kill(environment_process(vec._fleet.sandboxes[0]))
+            kills += 1
+        actions = vec.action_space.sample()
+        now = time.perf_counter()
+        vec.step(actions)
+        times.append(time.perf_counter() - now)
+    return statistics.median(times), kills
+
+
 def measure_forks(count: int) -> dict[str, Any]:
     """Forks a second, milliseconds from fork(1) to the child's first step, and what an idle child adds in memory."""
     results = {}
@@ -253,7 +291,7 @@ def _private_mb(pid: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["latency", "outer", "chaos", "forks", "cost"])
+    parser.add_argument("--only", choices=["latency", "outer", "siblings", "chaos", "forks", "cost"])
     parser.add_argument("--kills", type=int, default=100, help="kills for each environment (default 100)")
     parser.add_argument("--chaos", type=int, default=1000, help="kills of the chaos part (default 1000)")
     parser.add_argument("--json", type=Path)
@@ -261,6 +299,7 @@ def main() -> None:
     parts = {
         "latency": lambda: measure_latency(options.kills),
         "outer": lambda: measure_outer(5),
+        "siblings": lambda: measure_siblings(6),
         "forks": lambda: measure_forks(50),
         "cost": lambda: measure_cost(5),
         "chaos": lambda: measure_chaos(options.chaos),

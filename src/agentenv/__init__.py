@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentenv.config import load_config as load_config
     from agentenv.envs.env import AgentENV as AgentENV
     from agentenv.envs.snapshots import Snapshot as Snapshot
+    from agentenv.envs.snapshots import load_snapshot as load_snapshot
     from agentenv.envs.vector import AgentVectorEnv as AgentVectorEnv
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ _NAMES = {
     "load_config": "agentenv.config",
     "Sandbox": "agentenv.sandbox.contract",
     "Snapshot": "agentenv.envs.snapshots",
+    "load_snapshot": "agentenv.envs.snapshots",
     **dict.fromkeys(
         (
             "AgentEnvError",
@@ -34,6 +36,7 @@ _NAMES = {
             "InvalidAction",
             "ProtocolError",
             "ResourceLimit",
+            "RunDamaged",
             "RuntimeUnavailable",
             "SandboxDied",
             "SandboxError",

@@ -9,6 +9,7 @@
     +-- SnapshotError          (RuntimeError)    a moment cannot be kept, gone back to, or forked; says why
     +-- ProtocolError          (ValueError)      the other side sent something that is not the protocol
     +-- ResourceLimit          (OSError)         the host lacks descriptors, memory or disk for this
+    +-- RunDamaged             (OSError)         what a run left cannot be read; names the file, and what to do
     +-- SandboxError           (RuntimeError)    something went wrong in one environment; has its id and a Cause
         +-- EnvError                             the environment's own code raised; type, message, traceback as text
         +-- SandboxDied        (ConnectionError) its process is gone; the cause says why
@@ -22,6 +23,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """How many of something, in words: ``1 step``, ``2,000 steps``.
+
+    Args:
+        count: How many.
+        one: What one of them is called; words before the noun may stand in it.
+        many: What several are called, where that is not ``one`` with an s.
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 class Owner(StrEnum):
@@ -104,8 +116,7 @@ class ConfigError(AgentEnvError, ValueError):
 
     def __init__(self, problems: tuple[Problem, ...] | list[Problem]) -> None:
         self.problems = tuple(problems)
-        count = len(self.problems)
-        head = f"{count} problem{'s' if count != 1 else ''} in the configuration:"
+        head = f"{counted(len(self.problems), 'problem')} in the configuration:"
         super().__init__("\n".join([head, *(f"  {p}" for p in self.problems)]))
 
 
@@ -143,6 +154,10 @@ class ProtocolError(AgentEnvError, ValueError):
 
 class ResourceLimit(AgentEnvError, OSError):
     """The host lacks descriptors, memory or disk. Says how much was needed."""
+
+
+class RunDamaged(AgentEnvError, OSError):
+    """A file or folder of a run is missing, damaged or something else than it should be. Names it, and what to do."""
 
 
 class SandboxError(AgentEnvError, RuntimeError):

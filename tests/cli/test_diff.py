@@ -66,10 +66,10 @@ def test_another_seed_more_episodes_and_other_environments(command) -> None:
 def test_in_words(command) -> None:
     one, two = run(command, SEEDED, into="one"), run(command, SEEDED, into="two", arguments=("--seed", "5"))
     same = command("diff", one, one)
-    assert (same.returncode, same.stdout) == (0, "the same: 3 episodes of 1 environments\n")
+    assert (same.returncode, same.stdout) == (0, "the same: 3 episodes of 1 environment\n")
     told = command("diff", one, two)
     assert told.returncode == 1
-    assert "not the same: 1 environments part" in told.stdout
+    assert "not the same: 1 environment parts" in told.stdout
     assert "made otherwise: root seed" in told.stdout
     wrong = command("diff", one, str(Path(one) / "nothing"))
     assert wrong.returncode == 2

@@ -146,5 +146,18 @@ def test_damage_is_found_by_checksum_and_costs_one_episode(command) -> None:
     data = bytearray(trace.read_bytes())
     data[len(data) // 2] ^= 4
     trace.write_bytes(data)
-    found = replay(command, "--verify")
+    found = replay(command, "--verify", code=1)
     assert [one["episode"] for one in found["episodes"]] == [0, 2]
+    assert [one["difference"] for one in found["episodes"]] == [None, None]
+    assert not found["same"]
+    (said,) = found["damaged"]
+    assert said.startswith(f"{trace}: ")
+    assert "episode 1;" in said
+    told = command("replay", "latest")
+    assert (told.returncode, "2 episodes, 16 steps: the same, as far as the record can be read" in told.stdout) == (
+        0,
+        True,
+    )
+    assert replay(command, "--verify", "--episode", "2")["same"], "what is asked for is whole"
+    lost = command("replay", "latest", "--episode", "1")
+    assert (lost.returncode, lost.stdout, f"agentenv: {trace}: " in lost.stderr) == (1, "", True)

@@ -21,8 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentenv import AgentENV, AgentVectorEnv, SnapshotError
-from agentenv.envs.snapshots import load_snapshot
+from agentenv import AgentENV, AgentVectorEnv, Snapshot, SnapshotError, load_snapshot
 from agentenv.testing import exact, traces
 
 ENDLESS: dict[str, Any] = {"max_restarts": 100_000, "restart_backoff_s": 0.0}
@@ -91,6 +90,36 @@ def test_a_seed_gives_another_future_and_the_same_one_again(how: Any) -> None:
         assert len({json.dumps(first) for first in firsts}) == 3
         env.restore(snapshot)
         exact.assert_same(future(env, 5), plain)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"global": {"seed": 9}, "environments": [{"id": "a", "env": "frail:Walk"}]},
+        {"environments": [{"id": "a", "env": "frail:Walk", "seed": 9}]},
+    ],
+    ids=["seed of the run", "seed of the environment"],
+)
+def test_spawn_gives_others_at_every_call_and_the_same_for_the_same_calls(config: dict[str, Any]) -> None:
+    found = []
+    for _ in range(2):
+        with AgentENV(config) as env:
+            env.reset(seed=3)
+            snapshot = env.snapshot()
+            rows = []
+            for reseed in ("spawn", "spawn", None, "spawn"):
+                env.restore(snapshot, reseed=reseed)
+                rows.append(env.step(1)[0].tolist())
+            (fork,) = env.fork(reseed="spawn")
+            env.restore(snapshot)
+            rows.append(env.step(1)[0].tolist())
+            fork.restore(snapshot, reseed="spawn")
+            rows.append(fork.step(1)[0].tolist())
+            fork.close()
+        found.append(rows)
+    assert found[0] == found[1]
+    assert found[0][2] == found[0][4], "no seed keeps the snapshot's streams, whatever was spawned before"
+    assert len({json.dumps(row) for row in found[0]}) == 5
 
 
 def test_what_cannot_be_given_new_streams_says_so() -> None:
@@ -262,7 +291,39 @@ def test_observations_of_variable_size_are_kept_whole(env: str, tmp_path: Path) 
         exact.assert_same(made.step({"move": 2, "say": "you"}), expected)
 
 
+@pytest.mark.parametrize("how", WAYS)
+def test_it_is_told_in_one_line(how: Any) -> None:
+    with begun(WAYS[how]) as env:
+        snapshot = env.snapshot()
+        moment = snapshot.moment
+        size = len(moment.data) + (0 if moment.past is None else sum(len(s[2]) for s in moment.past.segments))
+        told = "a process" if how == "fork" else f"{size:,} bytes"
+        assert repr(snapshot) == f"<Snapshot of env: how='{how}', ended=False, {told}>"
+        assert (size > 0) == (how != "fork")
+
+
 # -- files
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "words"),
+    [
+        (".", IsADirectoryError, "got a folder; add a name for the file"),
+        ("nowhere/s", FileNotFoundError, "in a folder that exists; make"),
+        ("file/s", NotADirectoryError, "'s?.*file' is none"),
+        ("f" * 300, OSError, "File name too long"),
+    ],
+)
+def test_where_no_file_can_be_is_said(
+    written: bytes, tmp_path: Path, place: str, error: type[OSError], words: str
+) -> None:
+    (tmp_path / "file").write_bytes(written)
+    path = tmp_path / place
+    with pytest.raises(error, match=words) as caught:
+        load_snapshot(tmp_path / "file").save(path)
+    assert caught.value.filename == str(path)
+    assert ".new" not in str(caught.value)
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.fixture(scope="module")
@@ -388,8 +449,11 @@ def test_a_full_disk_keeps_the_old_file(tmp_path: Path, written: bytes) -> None:
 
 @pytest.mark.parametrize("wrong", ["moment.snapshot", None, 5, b"x"])
 def test_only_snapshots_can_be_restored(wrong: Any) -> None:
-    with begun("frail:Walk") as env, pytest.raises(TypeError, match="expected a Snapshot, got"):
+    with begun("frail:Walk") as env, pytest.raises(TypeError, match="expected a Snapshot, got") as caught:
         env.restore(wrong)
+    assert "AgentENV.from_snapshot(path)" in str(caught.value)
+    assert "agentenv.load_snapshot(path)" in str(caught.value)
+    assert Snapshot.__module__ == load_snapshot.__module__
 
 
 @pytest.mark.parametrize("wrong", [None, 5, ["x"]])
@@ -398,17 +462,19 @@ def test_only_snapshots_and_paths_can_be_begun_from(wrong: Any) -> None:
         AgentENV.from_snapshot(wrong)
 
 
-@pytest.mark.parametrize("reseed", ["spawn", "5", -1, True, 1.5, [1]])
-def test_only_seeds_are_seeds(reseed: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reseed", ["each", "5", -1, True, 1.5, [1]])
+def test_only_seeds_are_seeds(reseed: Any) -> None:
     with begun("frail:Walk") as env:
         snapshot = env.snapshot()
         expected = future(env, 4)
         env.restore(snapshot)
-        words = re.escape(f"reseed: expected None or an int that is not negative, got {reseed!r}")
-        with pytest.raises(ValueError, match=words):
+        words = re.escape(f"an int that is not negative, got {reseed!r}")
+        with pytest.raises(ValueError, match=f'reseed: expected None, "spawn" or {words}'):
             env.restore(snapshot, reseed=reseed)
-        with pytest.raises(ValueError, match=words):
-            AgentENV.from_snapshot(snapshot, reseed=reseed)
+        for wrong in (reseed, "spawn"):  # that would give every new one the same
+            words = re.escape(f"reseed: expected None or an int that is not negative, got {wrong!r}")
+            with pytest.raises(ValueError, match=words):
+                AgentENV.from_snapshot(snapshot, reseed=wrong)
         exact.assert_same(future(env, 4), expected)
 
 
@@ -567,6 +633,30 @@ def test_broadcasting_with_a_seed_is_the_same_again() -> None:
             found.append(np.array([vec.step(np.ones(3, np.int64))[0] for _ in range(4)]).tobytes())
         assert found[0] == found[1]
         assert len({found[0], found[2], found[3]}) == 3
+
+
+@pytest.mark.parametrize("own", [{}, {"seed": 7}], ids=["run", "environment"])
+def test_a_vector_spawns_others_at_every_call_and_the_same_for_the_same_calls(own: dict[str, Any]) -> None:
+    found = []
+    for _ in range(2):
+        members = [{"id": name, "env": "frail:Walk", **own} for name in "abc"]
+        vec = AgentVectorEnv({"global": {"seed": 9}, "environments": members})
+        try:
+            vec.reset(seed=5)
+            kept = vec.snapshot()
+            rows = []
+            for act in (vec.restore, vec.restore, None, None):
+                if act is None:
+                    vec.broadcast(0)
+                    vec.broadcast(0, reseed="spawn")
+                else:
+                    act([kept[0]] * 3, reseed="spawn")
+                rows += [row.tolist() for row in vec.step(np.ones(3, np.int64))[0]]
+        finally:
+            vec.close()
+        found.append(rows)
+    assert found[0] == found[1]
+    assert len({json.dumps(row) for row in found[0]}) == 12
 
 
 @pytest.mark.parametrize("who", [0, 1])

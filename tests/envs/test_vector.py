@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -291,3 +292,13 @@ def test_close_is_idempotent_and_final() -> None:
     for use in (vec.reset, lambda: vec.step(np.zeros(2, np.int64)), vec.render, lambda: vec.call("add", 1)):
         with pytest.raises(ClosedError, match="is closed"):
             use()
+
+
+def test_a_block_ends_it_and_it_is_never_copied() -> None:
+    with AgentVectorEnv.from_env("CartPole-v1", num_envs=2) as vec:
+        vec.reset(seed=1)
+        with pytest.raises(
+            TypeError, match="an AgentVectorEnv holds living sandboxes and can be neither pickled nor copied"
+        ):
+            copy.copy(vec)
+    assert vec.closed

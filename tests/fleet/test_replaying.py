@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agentenv.config import Config, EnvironmentConfig, load_config
+from agentenv.fleet.origin import read_config
 from agentenv.fleet.play import Play
 from agentenv.fleet.replaying import Replayer
-from agentenv.fleet.resuming import read_config
 from agentenv.fleet.rundir import RunDir
 from agentenv.fleet.tracefile import EpisodeTrace, read_trace
 

@@ -10,8 +10,9 @@ import pytest
 from agentenv.config import load_config
 from agentenv.errors import ConfigError
 from agentenv.fleet.digests import StepDigest
+from agentenv.fleet.origin import write_resume_point
 from agentenv.fleet.progress import EnvState, Progress
-from agentenv.fleet.resuming import Standing, find_beginning, read_resumption, write_resume_point
+from agentenv.fleet.resuming import Standing, find_beginning, read_resumption
 from agentenv.fleet.rundir import RunDir
 from agentenv.fleet.trace import TraceWriter
 from agentenv.fleet.tracefile import Trace, read_trace

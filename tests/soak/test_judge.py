@@ -96,7 +96,7 @@ def test_a_long_run_tolerates_less_than_a_short_one() -> None:
 def test_too_few_samples_leave_it_undecided(count: int) -> None:
     verdict = judge(TIMES[:count].tolist(), (1000 * TIMES[:count]).tolist(), MEMORY)
     assert verdict.outcome is Outcome.UNDECIDED
-    assert "samples" in verdict.reason
+    assert "sample" in verdict.reason
     assert verdict.to_json()["slope_per_hour"] is None
 
 

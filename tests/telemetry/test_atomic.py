@@ -27,15 +27,17 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     (path / "occupied").mkdir(parents=True)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(IsADirectoryError, match="directory") as caught:
         write_atomic(path, b"content")
+    assert caught.value.filename == str(path), "not the temporary file's name"
     assert [found.name for found in tmp_path.iterdir()] == ["summary.json"]
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_missing_directory_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as caught:
         write_atomic(tmp_path / "nowhere" / "summary.json", b"content")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "summary.json")
 
 
 # A file system of 256 KiB, really full, in a mount namespace of its own: sinks, records and whole files on it.

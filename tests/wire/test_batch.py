@@ -84,9 +84,9 @@ def test_missing_variable_values_are_a_protocol_error() -> None:
     view = BatchView(plan(spaces.Text(3)), np.zeros((2, 0), np.uint8))
     assert view.copy([["a"], ["b"]]) == ("a", "b")
     for variable in (None, [], [["a"]], [["a"], []], [["a"], ["b", "c"]]):
-        with pytest.raises(ProtocolError, match="expected 1 variable values from each of 2"):
+        with pytest.raises(ProtocolError, match="expected 1 variable value from each of 2"):
             view.copy(variable)
-    with pytest.raises(ProtocolError, match="expected 1 variable values, got 0"):
+    with pytest.raises(ProtocolError, match="expected 1 variable value, got 0"):
         view.take(0)
 
 

@@ -193,9 +193,9 @@ def test_hostile_bool_is_a_proper_bool() -> None:
 def test_variable_values_must_be_all_there() -> None:
     _, reader, _ = pair(NESTED)
     for values in ([], ["a", "b"]):
-        with pytest.raises(ProtocolError, match=f"expected 1 values of variable size, got {len(values)}"):
+        with pytest.raises(ProtocolError, match=f"expected 1 value of variable size, got {len(values)}"):
             reader.read(values)
-        with pytest.raises(ProtocolError, match="expected 1 values"):
+        with pytest.raises(ProtocolError, match="expected 1 value"):
             check_variables(plan(NESTED), values)
     check_variables(plan(NESTED), ["abc"])
 

@@ -18,7 +18,7 @@ from agentenv.checks.deaths import ran_out_of_memory, said
 from agentenv.checks.rows import ROWS, Examination, Row, Verdict, fail, ok, skip
 from agentenv.checks.session import Ground, Played, Session, World, varied
 from agentenv.config import Config
-from agentenv.errors import AgentEnvError, RuntimeUnavailable, SandboxError
+from agentenv.errors import AgentEnvError, RuntimeUnavailable, SandboxError, counted
 from agentenv.fleet.context import GRIDWORLD
 from agentenv.fleet.seeds import Seeds
 
@@ -298,7 +298,7 @@ class _Examiner:
     def _block(self, session: Session, total: Played, steps: int, *, seed: int | None) -> None:
         actions, taken = self._sample(steps), 0
         while taken < steps and not total.error:
-            self._on_phase(f"random play: {total.steps:,} of {self._steps:,} steps")
+            self._on_phase(f"random play: {total.steps:,} of {counted(self._steps, 'step')}")
             record = session.call("play", actions=actions[taken:], seed=seed)
             seed = None
             total.add(record)
@@ -309,12 +309,12 @@ class _Examiner:
         if death is not None and ran_out_of_memory(death):
             return [
                 skip("play", "not judged to the end: it ran out of memory"),
-                _out_of_memory(death, f"after {total.steps:,} steps", memory_mb),
+                _out_of_memory(death, f"after {counted(total.steps, 'step')}", memory_mb),
             ]
         memory = growth.judge_memory(readings, block, memory_mb)
         if death is not None:
             remedy = "it must survive every legal action; agentenv run shows its whole output"
-            found = f"after {total.steps:,} legal steps: {said(death)}"
+            found = f"after {counted(total.steps, 'legal step')}: {said(death)}"
             return [fail("play", found, remedy, steps=total.steps, error=str(death)), memory]
         return [played.judge_error(total.error, total.steps, self._steps), memory]
 

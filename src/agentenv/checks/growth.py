@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from agentenv.checks.rows import Row, fail, ok, skip, warn
+from agentenv.errors import counted
 
 BLOCKS = 20
 WARM_UP_BLOCKS = 5
@@ -53,7 +54,7 @@ def estimate(readings: Sequence[int], block: int) -> Growth:
 def judge_memory(readings: Sequence[int], block: int, memory_mb: int) -> Row:
     """The row ``memory``, from the readings after the warm-up."""
     if len(readings) != BLOCKS + 1:
-        return skip("memory", f"not judged: random play ended early, after {len(readings)} readings")
+        return skip("memory", f"not judged: random play ended early, after {counted(len(readings), 'reading')}")
     if block < _LEAST_BLOCK:
         least = _LEAST_BLOCK * (BLOCKS + WARM_UP_BLOCKS)
         return skip("memory", f"not judged: fewer than {least} steps are too few to tell growth from noise")
@@ -67,12 +68,12 @@ def judge_memory(readings: Sequence[int], block: int, memory_mb: int) -> Row:
         "last_bytes": readings[-1],
     }
     size = f"{readings[-1] / 2**20:.0f} MB"
-    text = f"{growth.mean:,.0f} bytes a step ({growth.low:,.0f} to {growth.high:,.0f}), {size} in the end"
+    text = f"{counted(round(growth.mean), 'byte')} a step ({growth.low:,.0f} to {growth.high:,.0f}), {size} in the end"
     if growth.low > _WARN_BYTES:
         steps = (memory_mb * 2**20 - readings[-1]) / growth.mean
         remedy = (
             f"find what is kept from step to step; at this rate memory_mb = {memory_mb} is reached after"
-            f" {max(steps, 0):,.0f} further steps"
+            f" {counted(round(max(steps, 0)), 'further step')}"
         )
         row = fail if growth.low > _FAIL_BYTES else warn
         return row("memory", f"grows by {text}", remedy, **evidence)

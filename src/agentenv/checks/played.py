@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from agentenv.checks.rows import Row, fail, ok, warn
+from agentenv.errors import counted
 from agentenv.telemetry.text import one_line
 
 _LARGE_REWARD = 1e3
@@ -21,14 +22,14 @@ def judge_error(error: Sequence[str], steps: int, wanted: int) -> Row:
         place = next((line.strip() for line in reversed(last) if line.lstrip().startswith("File ")), "")
         return fail(
             "play",
-            one_line(f"raised {error[0]}: {error[1]}") + f" after {steps} legal steps",
+            one_line(f"raised {error[0]}: {error[1]}") + f" after {counted(steps, 'legal step')}",
             "make every action of the action space possible in every state" + (f"; raised in {place}" if place else ""),
             steps=steps,
             type=error[0],
             message=error[1],
             traceback=error[2],
         )
-    return ok("play", f"{steps:,} of {wanted:,} random steps", steps=steps, wanted=wanted)
+    return ok("play", f"{steps:,} of {counted(wanted, 'random step')}", steps=steps, wanted=wanted)
 
 
 def judge_observations(faults: Mapping[str, Sequence[Any]], steps: int) -> list[Row]:
@@ -46,7 +47,7 @@ def judge_observations(faults: Mapping[str, Sequence[Any]], steps: int) -> list[
             cast = faults["castable"]
             rows.append(warn(name, f"{_fault(cast, steps)}; it is converted without loss", remedy, **_evidence(cast)))
         else:
-            rows.append(ok(name, f"in {steps:,} steps"))
+            rows.append(ok(name, f"in {counted(steps, 'step')}"))
     return rows
 
 
@@ -96,7 +97,8 @@ def _summary(rewards: Sequence[float]) -> dict[str, Any]:
 
 def _fault(found: Sequence[Any], steps: int) -> str:
     number, step, text = found
-    return f"{text} in {'the first reset' if step == 0 else f'step {step}'}; {number:,} times in {steps:,} steps"
+    place = "the first reset" if step == 0 else f"step {step}"
+    return f"{text} in {place}; {counted(number, 'time')} in {counted(steps, 'step')}"
 
 
 def _evidence(found: Sequence[Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from agentenv.checks.held import CLOCK, ENTROPY
 from agentenv.checks.rows import Row, fail, ok, skip
+from agentenv.errors import counted
 
 HOLDS: tuple[tuple[str, ...], ...] = ((), (CLOCK,), (ENTROPY,), (CLOCK, ENTROPY))
 """What is held, in the order in which it is tried."""
@@ -196,7 +197,7 @@ def _at(index: int | None) -> str:
 
 
 def _steps(rollout: Rollout) -> str:
-    return f"{len(rollout.states)} states"
+    return counted(len(rollout.states), "state")
 
 
 def _infos(keys: Sequence[str]) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from agentenv.errors import counted
+
 
 def bench(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The TOML file.", show_default=False)],
@@ -62,7 +64,7 @@ def bench(
     rows = []
     for size, one in zip(sizes, scaled, strict=True):
         if console.is_terminal:
-            with console.status(f"{size} environments"):
+            with console.status(counted(size, "environment")):
                 rows.append(measure(one, seconds=seconds, peer=compare is not None))
         else:
             rows.append(measure(one, seconds=seconds, peer=compare is not None))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from agentenv.cli.console import format_number, make_table, open_stdout, print_result
 from agentenv.cli.measure import Row
+from agentenv.errors import counted
 
 _BUSY_PERCENT = 85.0
 _ONE_CORE_PERCENT = 90.0
@@ -38,19 +39,19 @@ def bench_table(rows: Sequence[Row]) -> BenchReport:
 def name_ceiling(rows: Sequence[Row]) -> str:
     """Which resource was exhausted, judged at the largest size: there is where it ends."""
     largest = max(rows, key=lambda row: row.envs)
+    size = counted(largest.envs, "environment")
     if largest.available_percent < _LITTLE_MEMORY_PERCENT:
         return (
-            f"memory: {largest.available_percent:.0f} % of it was available with {largest.envs} environments;"
-            " more of them need more memory"
+            f"memory: {largest.available_percent:.0f} % of it was available with {size}; more of them need more memory"
         )
     if largest.ours.cpu_percent >= _BUSY_PERCENT:
         return (
-            f"processors: {largest.ours.cpu_percent:.0f} % of {largest.cpus} were used at {largest.envs} environments"
+            f"processors: {largest.ours.cpu_percent:.0f} % of {largest.cpus} were used at {size}"
             f" ({largest.ours.steps_per_s:,.0f} steps/s); more steps need more cores or a cheaper environment"
         )
     if largest.ours.host_percent >= _ONE_CORE_PERCENT:
         return (
-            f"the stepping process: {largest.ours.host_percent:.0f} % of one processor at {largest.envs} environments;"
+            f"the stepping process: {largest.ours.host_percent:.0f} % of one processor at {size};"
             " several trainers side by side would use the others"
         )
     if largest.machine_percent >= _BUSY_PERCENT:
@@ -59,7 +60,7 @@ def name_ceiling(rows: Sequence[Row]) -> str:
             f" {largest.ours.cpu_percent:.0f} % of it ours"
         )
     return (
-        f"none reached: {largest.ours.cpu_percent:.0f} % of {largest.cpus} processors and"
+        f"none reached: {largest.ours.cpu_percent:.0f} % of {counted(largest.cpus, 'processor')} and"
         f" {100 - largest.available_percent:.0f} % of the memory were used; what remains is waiting from step to step"
     )
 

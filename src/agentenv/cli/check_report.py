@@ -11,6 +11,7 @@ from rich.console import Console
 
 from agentenv.checks.rows import Examination, Verdict, count, worst
 from agentenv.cli.console import make_table, open_stdout, print_result
+from agentenv.errors import counted
 
 _SHOWN = {Verdict.OK: "ok", Verdict.SKIP: "skipped", Verdict.WARN: "warning", Verdict.FAIL: "failed"}
 
@@ -71,11 +72,11 @@ def print_examination(examination: Examination) -> None:
     remedies = [[row.name, row.remedy] for row in urgent]
     if remedies:
         print_result(console, "", make_table([("to do", "left"), ("remedy", "left")], remedies))
-    counted = count(examination.rows)
+    number = count(examination.rows)
     print_result(
         console,
-        f"{examination.verdict.value}: {counted['fail']} failed, {counted['warn']} warnings, {counted['ok']} ok,"
-        f" {counted['skip']} skipped in {examination.duration_s:.1f} s",
+        f"{examination.verdict.value}: {number['fail']} failed, {counted(number['warn'], 'warning')},"
+        f" {number['ok']} ok, {number['skip']} skipped in {examination.duration_s:.1f} s",
         "",
     )
 

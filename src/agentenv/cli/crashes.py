@@ -40,46 +40,40 @@ def crashes(
       agentenv crashes 20260314 --json
     """
     from agentenv.cli.console import open_stdout, print_json, print_result
-    from agentenv.fleet.crashes import read_crashes
+    from agentenv.cli.exits import FAILED
+    from agentenv.cli.places import choose_places, tell_faults
+    from agentenv.fleet.crashes import find_crashes
     from agentenv.fleet.runs import find_run
 
     found = find_run(run_dir.expanduser(), run)
-    if env is not None:
-        _check_env(found, env)
-    reports = [report for report in read_crashes(found) if env is None or report.env_id == env]
+    places, faults = choose_places(found, env)
+    reports, damaged = find_crashes(places)
+    faults += damaged
     if number is not None:
-        reports = [_pick(found, reports, env, number)]
+        reports, faults = [_pick(found, reports, env, number, faults)], []
     if json_:
-        print_json({"run": str(found.path), "crashes": [report.to_json() for report in reports]})
-        return
-    console = open_stdout()
-    if number is not None:
-        print_result(console, *_whole(reports[0]))
+        crashes = [report.to_json() for report in reports]
+        print_json({"run": str(found.path), "crashes": crashes, "damaged": faults})
+    elif number is not None:
+        print_result(open_stdout(), *_whole(reports[0]))
     elif not reports:
-        print_result(console, f"no crashes in {found.path.name}" + ("" if env is None else f" of {env}"))
+        said = "no crashes" if not faults else "no crashes that can be read"
+        print_result(open_stdout(), f"{said} in {found.path.name}" + ("" if env is None else f" of {env}"))
     else:
-        print_result(console, _table(reports))
+        print_result(open_stdout(), _table(reports))
+    if faults:
+        tell_faults(faults)
+        raise typer.Exit(FAILED)
 
 
-def _check_env(run: RunDir, env: str) -> None:
-    from difflib import get_close_matches
-
-    from agentenv.errors import ConfigError, Problem
-
-    ids = [place.env_id for place in run.environments()]
-    if env not in ids:
-        near = get_close_matches(env, ids, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(ids[:10]) or 'none'}"
-        message = f"expected an environment of run {run.path.name!r}, got {env!r}"
-        raise ConfigError([Problem("argument", "ENV", message, hint)])
-
-
-def _pick(run: RunDir, reports: list[CrashReport], env: str | None, number: int) -> CrashReport:
-    from agentenv.errors import ConfigError, Problem
+def _pick(run: RunDir, reports: list[CrashReport], env: str | None, number: int, faults: list[str]) -> CrashReport:
+    from agentenv.errors import ConfigError, Problem, RunDamaged
 
     for report in reports:
         if report.number == number:
             return report
+    if faults:  # it may be the one
+        raise RunDamaged("\n".join(faults))
     there = ", ".join(str(report.number) for report in reports[:20]) or "none"
     message = f"expected the number of a crash of {env!r} in run {run.path.name!r}, got {number}"
     raise ConfigError([Problem("argument", "NUMBER", message, f"there is a report of: {there}")])

@@ -24,7 +24,7 @@ def diff(
     """Compare the finished episodes of two runs, step by step: actions, observations, rewards, ends, infos.
 
     Runs on other hosts, in other runtimes or with another number of environments at once are the same if their
-    episodes are. Exit code 0: the same; 1: not.
+    episodes are. Exit code 0: the same; 1: not, or not known, because something that was recorded is lost.
 
     \b
     Examples:
@@ -33,26 +33,33 @@ def diff(
     """
     from agentenv.cli.console import make_table, open_stdout, print_json, print_result
     from agentenv.cli.exits import FAILED, OK
-    from agentenv.errors import ConfigError, Problem
+    from agentenv.cli.places import unknown_environment
+    from agentenv.errors import counted
     from agentenv.fleet.comparing import compare_runs
+    from agentenv.fleet.expected import read_expected
     from agentenv.fleet.runs import find_run
 
     root = run_dir.expanduser()
     runs = (find_run(root, first), find_run(root, second))
-    if env is not None and not any(place.env_id == env for run in runs for place in run.environments()):
-        ids = ", ".join(place.env_id for place in runs[0].environments()[:10])
-        message = f"expected an environment of these runs, got {env!r}"
-        raise ConfigError([Problem("argument", "--env", message, f"the first has {ids}")])
+    if env is not None:
+        ids = {place.env_id for run in runs for place in run.environments()}
+        if env not in ids and not any(env in read_expected(run).missing() for run in runs):
+            raise unknown_environment("--env", env, [*runs], sorted(ids))
     verdict = compare_runs(*runs, env_id=env, with_info=not ignore_info)
-    same = not verdict.differences
+    same = verdict.same
     if json_:
         record: dict[str, Any] = {"runs": [run.path.name for run in runs], "same": same, **asdict(verdict)}
         print_json(record)
         raise typer.Exit(OK if same else FAILED)
-    counted = f"{verdict.episodes:,} episodes of {verdict.environments} environments"
+    compared = f"{counted(verdict.episodes, 'episode')} of {counted(verdict.environments, 'environment')}"
     parts: list[Any] = []
     if same:
-        parts.append(f"the same: {counted}")
+        parts.append(f"the same: {compared}")
+    elif not verdict.differences and verdict.faults:
+        lost = "what was lost of the rest cannot be compared"
+        parts.append(f"not known to be the same: {compared} can be compared and do not differ; {lost}")
+    elif not verdict.differences:
+        parts.append("not known to be the same: no environment has finished an episode in both, nothing was compared")
     else:
         rows = [
             [
@@ -65,9 +72,12 @@ def diff(
             for one in verdict.differences[:30]
         ]
         columns = [("id", "left"), ("episode", "right"), ("step", "right"), ("what", "left"), ("detail", "left")]
-        parts += [make_table(columns, rows), f"not the same: {len(verdict.differences)} environments part; {counted}"]
+        parting = counted(len(verdict.differences), "environment parts", "environments part")
+        parts += [make_table(columns, rows), f"not the same: {parting}; {compared}"]
+    parts += [f"damaged: {fault}" for fault in verdict.faults]
     if verdict.damaged:
-        parts.append(f"{verdict.damaged} damaged records were passed over")
+        parts.append(f"passed over: {counted(verdict.damaged, 'damaged record')}")
+    parts += [f"unknown: {reason}" for reason in verdict.unknown]
     parts += [f"made otherwise: {condition}" for condition in verdict.conditions]
     print_result(open_stdout(), *parts)
     raise typer.Exit(OK if same else FAILED)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentenv.cli.console import format_number, make_table
+from agentenv.errors import counted
 from agentenv.fleet.play import Play
 from agentenv.fleet.progress import EnvState, Progress
 
@@ -98,14 +99,13 @@ def draw(environments: Sequence[Progress], height: int) -> Group:
 def row(environment: Progress) -> list[str]:
     """The cells of one environment."""
     is_command = environment.wanted == 0
-    rate = environment.steps / environment.active_s if environment.active_s > 0 else 0.0
     exit_text = "-" if environment.exit_code is None else f"exit {environment.exit_code}"
     return [
         environment.env_id,
         environment.state.value,
         "command" if is_command else f"{environment.episodes}/{environment.wanted}",
         exit_text if is_command else f"{environment.steps:,}",
-        "-" if is_command else f"{rate:,.0f}",
+        "-" if is_command else f"{environment.steps_per_s:,.0f}",
         "-" if is_command else format_number(environment.mean_return),
         "-" if is_command else f"{environment.restarts:,}",
         format_number(environment.memory_peak_bytes / 2**20, 1) if environment.memory_peak_bytes else "-",
@@ -116,9 +116,10 @@ def describe(environments: Sequence[Progress]) -> str:
     """All of them in one line."""
     steps = sum(environment.steps for environment in environments)
     episodes = sum(environment.episodes for environment in environments)
-    return f"{len(environments)} environments: {_states(environments)}; {episodes:,} episodes, {steps:,} steps"
+    played = f"{counted(episodes, 'episode')}, {counted(steps, 'step')}"
+    return f"{counted(len(environments), 'environment')}: {_states(environments)}; {played}"
 
 
 def _states(environments: Sequence[Progress]) -> str:
-    counted = Counter(environment.state for environment in environments)
-    return ", ".join(f"{counted[state]} {state.value}" for state in EnvState if counted[state])
+    number = Counter(environment.state for environment in environments)
+    return ", ".join(f"{number[state]} {state.value}" for state in EnvState if number[state])

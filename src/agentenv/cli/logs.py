@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentenv.errors import counted
+
 if TYPE_CHECKING:
     from agentenv.fleet.rundir import EnvDir, RunDir
 
@@ -35,38 +37,30 @@ def logs(
       agentenv logs latest agent_1 -f
       agentenv logs 20260314 agent_1 --stderr
     """
+    from agentenv.cli.exits import FAILED
+    from agentenv.cli.places import choose_places, tell_faults
+    from agentenv.errors import RunDamaged
     from agentenv.fleet.runs import find_run
 
     found = find_run(run_dir.expanduser(), run)
-    chosen = _choose(found, env)
+    chosen, faults = choose_places(found, env)
     if follow:
-        _follow(found, chosen, stderr=stderr)
-        return
-    for place in chosen:
-        if len(chosen) > 1:
-            sys.stdout.write(f"==> {place.env_id} <==\n")
-        for text in _read(place, stderr=stderr):
-            sys.stdout.write(text)
-    sys.stdout.flush()
-    _tell_crashes(found, chosen)
-
-
-def _choose(run: RunDir, env: str | None) -> list[EnvDir]:
-    from difflib import get_close_matches
-
-    from agentenv.errors import ConfigError, Problem
-
-    places = run.environments()
-    if env is None:
-        return places
-    chosen = [place for place in places if place.env_id == env]
-    if not chosen:
-        ids = [place.env_id for place in places]
-        near = get_close_matches(env, ids, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(ids[:10]) or 'none'}"
-        message = f"expected an environment of run {run.path.name!r}, got {env!r}"
-        raise ConfigError([Problem("argument", "ENV", message, hint)])
-    return chosen
+        faults += _follow(found, chosen, stderr=stderr)
+    else:
+        for place in chosen:
+            if len(chosen) > 1:
+                sys.stdout.write(f"==> {place.env_id} <==\n")
+            try:
+                for text in _read(place, stderr=stderr):
+                    sys.stdout.write(text)
+            except RunDamaged as error:
+                faults.append(str(error))
+        sys.stdout.flush()
+        _tell_crashes(found, chosen)
+    if faults:
+        sys.stdout.flush()
+        tell_faults(faults)
+        raise typer.Exit(FAILED)
 
 
 def _tell_crashes(run: RunDir, places: list[EnvDir]) -> None:
@@ -76,19 +70,25 @@ def _tell_crashes(run: RunDir, places: list[EnvDir]) -> None:
     counts = {place.env_id: count for place in places if (count := count_crashes(place))}
     if counts:
         shown = [f"{env_id} {count}" for env_id, count in list(counts.items())[:5]]
-        more = f", ... ({len(counts)} environments)" if len(counts) > len(shown) else ""
+        more = f", ... ({counted(len(counts), 'environment')})" if len(counts) > len(shown) else ""
         sys.stderr.write(f"crashes: {', '.join(shown)}{more}; why: agentenv crashes {run.path}\n")
 
 
 def _read(place: EnvDir, *, stderr: bool) -> Iterator[str]:
+    from agentenv.fleet.damage import reading
     from agentenv.telemetry.logs import printable_stream, read_log
 
-    yield from printable_stream(read_log(place.stderr if stderr else place.stdout))
+    file = place.stderr if stderr else place.stdout
+    with reading(file, "the log of what it printed"):
+        yield from printable_stream(read_log(file))
 
 
-def _follow(run: RunDir, places: list[EnvDir], *, stderr: bool) -> None:
+def _follow(run: RunDir, places: list[EnvDir], *, stderr: bool) -> list[str]:
+    """Show what comes until the run ends; returns a sentence on each log that could not be read."""
     import threading
 
+    from agentenv.errors import RunDamaged
+    from agentenv.fleet.damage import reading
     from agentenv.fleet.rundir import RunState
     from agentenv.telemetry.logs import follow, printable_stream
 
@@ -96,10 +96,17 @@ def _follow(run: RunDir, places: list[EnvDir], *, stderr: bool) -> None:
     lock = threading.Lock()
     broken = threading.Event()
     many = len(places) > 1
+    faults: list[str] = []
 
     def show(place: EnvDir) -> None:
+        try:
+            show_one(place, place.stderr if stderr else place.stdout)
+        except RunDamaged as error:
+            faults.append(str(error))
+
+    def show_one(place: EnvDir, file: Path) -> None:
         start_of_line = True
-        for text in printable_stream(follow(place.stderr if stderr else place.stdout, stop)):
+        for text in pieces(file):
             if many:
                 lines = text.splitlines(keepends=True)
                 prefix = f"{place.env_id}: "
@@ -114,6 +121,10 @@ def _follow(run: RunDir, places: list[EnvDir], *, stderr: bool) -> None:
                 stop.set()
                 return
 
+    def pieces(file: Path) -> Iterator[str]:
+        with reading(file, "the log of what it printed"):
+            yield from printable_stream(follow(file, stop))
+
     threads = [threading.Thread(target=show, args=(place,), daemon=True) for place in places]
     for thread in threads:
         thread.start()
@@ -127,3 +138,4 @@ def _follow(run: RunDir, places: list[EnvDir], *, stderr: bool) -> None:
             thread.join(timeout=5)
     if broken.is_set():
         raise BrokenPipeError
+    return faults

@@ -20,7 +20,7 @@ def replay(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name, beginning of a name, path, or latest.")],
     env: Annotated[str | None, typer.Option("--env", metavar="ID", help="This environment only.")] = None,
     episode: Annotated[int | None, typer.Option("--episode", metavar="N", min=0, help="This episode only.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Exit code 1 where anything differs.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Exit code 1 where anything differs or is damaged.")] = False,
     ignore_info: Annotated[
         bool, typer.Option("--ignore-info", help="Infos may differ: they may tell the time.")
     ] = False,
@@ -35,7 +35,8 @@ def replay(
 ) -> None:
     """Execute recorded episodes again in sandboxes: same seed, same actions; every answer is compared.
 
-    Reports the first step that differs, and in what. Step 0 is the reset. The run's folder is only read.
+    Reports the first step that differs, and in what, and what of the record is damaged. Step 0 is the reset. The run's
+    folder is only read.
 
     \b
     Examples:
@@ -46,7 +47,8 @@ def replay(
     from agentenv.cli.console import make_table, open_stderr, open_stdout, print_json, print_result, start_logging
     from agentenv.cli.exits import FAILED, OK
     from agentenv.cli.policy_ground import make_importable
-    from agentenv.fleet.resuming import read_config
+    from agentenv.errors import counted
+    from agentenv.fleet.origin import read_config
     from agentenv.fleet.runs import find_run
 
     console = open_stderr()
@@ -54,7 +56,7 @@ def replay(
     found = find_run(run_dir.expanduser(), run)
     config, cwd = read_config(found)
     make_importable(config, cwd)
-    chosen = _choose(found, config, env, episode, render)
+    chosen, faults = _choose(found, config, env, episode, render)
     replays: list[Replay] = []
     drawn = ""
     if console.is_terminal:
@@ -66,11 +68,11 @@ def replay(
         for one, text in _play(config, chosen, render, with_info=not ignore_info):
             replays.append(one)
             drawn = text
-    same = all(one.difference is None for one in replays)
+    differing = sum(one.difference is not None for one in replays)
+    same = not differing and not faults
     if json_:
-        print_json(
-            {"run": found.path.name, "same": same, "render": drawn or None, "episodes": [*map(_record, replays)]}
-        )
+        record = {"run": found.path.name, "same": same, "render": drawn or None, "damaged": faults}
+        print_json(record | {"episodes": [*map(_record, replays)]})
     else:
         shown = [one for one in replays if one.difference is not None] or replays
         rows = [_row(one) for one in shown[:30]]
@@ -78,21 +80,28 @@ def replay(
         parts: list[Any] = [make_table(columns, rows)]
         if len(shown) > len(rows):
             parts.append(f"... and {len(shown) - len(rows)} more with --json")
-        differing = sum(one.difference is not None for one in replays)
-        steps = sum(one.steps for one in replays)
-        parts.append(
-            f"{len(replays)} episodes, {steps:,} steps: " + ("all the same" if same else f"{differing} differ")
-        )
+        result = "the same, as far as the record can be read" if faults else "all the same"
+        if differing:
+            result = "1 differs" if differing == 1 else f"{differing:,} differ"
+        steps = counted(sum(one.steps for one in replays), "step")
+        parts.append(f"{counted(len(replays), 'episode')}, {steps}: {result}")
+        parts += [f"damaged: {fault}" for fault in faults]
         print_result(open_stdout(), *parts, *([f"written: {drawn}"] if drawn else []))
     raise typer.Exit(FAILED if verify and not same else OK)
 
 
 def _choose(
     run: RunDir, config: Config, env: str | None, episode: int | None, render: Path | None
-) -> list[tuple[EnvironmentConfig, list[EpisodeTrace]]]:
-    """The recorded episodes that are meant, by environment."""
-    from agentenv.fleet.rundir import EnvDir
-    from agentenv.fleet.tracefile import read_trace
+) -> tuple[list[tuple[EnvironmentConfig, list[EpisodeTrace]]], list[str]]:
+    """The recorded episodes that are meant, by environment; and a sentence on each trace that does not hold them all.
+
+    Raises:
+        ConfigError: Nothing is recorded that is meant.
+        RunDamaged: It was, and cannot be read any more.
+    """
+    from agentenv.errors import RunDamaged
+    from agentenv.fleet.expected import read_expected
+    from agentenv.fleet.holdings import read_holding
 
     environments = {e.id: e for e in config.expand() if e.command is None}
     if env is not None and env not in environments:
@@ -100,28 +109,39 @@ def _choose(
         raise _mistake(
             "--env", f"expected an environment of {run.path.name} that is stepped, got {env!r}", f"it has {known}"
         )
-    chosen = []
+    expected = read_expected(run)
+    missing = expected.missing()
+    chosen, faults = [], []
     for environment in environments.values() if env is None else [environments[env]]:
-        place = EnvDir(environment.id, run.path / "environments" / environment.id)
-        held = read_trace(place.trace).episodes
+        if environment.id in missing:
+            faults.append(missing[environment.id])
+            continue
+        holding = read_holding(expected, environment.id)
+        held = holding.trace.episodes
         episodes = [held[n] for n in sorted(held) if held[n].rows and episode in (None, n)]
         if episodes:
             chosen.append((environment, episodes))
+        if episode is None or episode in holding.unheld or not episodes:
+            faults += holding.trace_faults
+    if not chosen and faults:
+        raise RunDamaged("\n".join(faults))
     if not chosen:
         what = "episodes" if episode is None else f"episode {episode}"
         hint = "older episodes give way to newer ones where there is no room: raise trace_mb"
-        raise _mistake("--episode", f"expected recorded {what}, none is kept in {run.path.name}", hint)
+        option = "RUN" if episode is None else "--episode"
+        raise _mistake(option, f"expected recorded {what}, none is kept in {run.path.name}", hint)
     if render is not None:
         if len(chosen) > 1:
             ids = ", ".join(environment.id for environment, _ in chosen[:10])
             raise _mistake("--render", f"expected one environment to draw, got {len(chosen)}", f"--env, one of {ids}")
         chosen = [(environment, episodes[-1:]) for environment, episodes in chosen]
-    return chosen
+    return chosen, faults
 
 
 def _play(
     config: Config, chosen: list[tuple[EnvironmentConfig, list[EpisodeTrace]]], render: Path | None, *, with_info: bool
 ) -> Iterator[tuple[Replay, str]]:
+    from agentenv.errors import counted
     from agentenv.fleet.pictures import Pictures
     from agentenv.fleet.replaying import Replayer
 
@@ -137,7 +157,7 @@ def _play(
                 if one.difference is None or "failure" not in one.difference.what:
                     pictures.take_last(replayer.render)
                 count = pictures.save(replayer.fps)
-                yield one, f"{render} ({count} frame{'s' if count != 1 else ''})"
+                yield one, f"{render} ({counted(count, 'frame')})"
 
 
 def _row(one: Replay) -> list[str]:

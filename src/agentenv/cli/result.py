@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentenv.cli.console import make_table, open_stdout, print_result
 from agentenv.cli.live import COLUMNS, row
+from agentenv.errors import counted
 from agentenv.fleet.progress import EnvState, Progress
 from agentenv.fleet.summary import Summary
 
@@ -27,8 +28,9 @@ def print_summary(summary: Summary) -> None:
 
 
 def _totals(summary: Summary) -> str:
+    played = f"{counted(summary.episodes, 'episode')}, {counted(summary.steps, 'step')}"
     return (
-        f"{summary.state}: {summary.episodes:,} episodes, {summary.steps:,} steps in {summary.duration_s:.2f} s"
+        f"{summary.state}: {played} in {summary.duration_s:.2f} s"
         f" (start-up {summary.startup_s:.2f} s, then {summary.steps_per_s:,.0f} steps/s);"
         f" seed {summary.seed}, runtime {summary.runtime}"
     )

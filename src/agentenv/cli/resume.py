@@ -25,12 +25,12 @@ def find_resumption(
 
     Raises:
         ConfigError: There is no such run, it runs, it cannot be resumed, or an option does not go with it.
-        typer.Exit: The run is over; that was said.
+        RunDamaged: Its folder holds something that cannot be gone on with.
+        typer.Exit: The run is over; that was said. With the code that it ended with.
     """
     from agentenv.cli.console import open_stdout, print_json, print_result
-    from agentenv.cli.exits import OK
     from agentenv.errors import ConfigError, Problem
-    from agentenv.fleet.resuming import is_over, read_resumption, refuse_running
+    from agentenv.fleet.resuming import ended_as, read_resumption, refuse_running
     from agentenv.fleet.rundir import read_object
     from agentenv.fleet.runs import find_run
 
@@ -40,11 +40,12 @@ def find_resumption(
         raise ConfigError([Problem("command line", "--resume", message, "only --run-dir says where the runs are")])
     run = find_run(run_dir.expanduser(), ref)
     refuse_running(run)
-    if is_over(run):
-        summary = read_object(run.summary) or {}
+    ended = ended_as(run)
+    if ended is not None:
+        state, code = ended
         if json_:
-            print_json(summary)
+            print_json(read_object(run.summary))
         elif not quiet:
-            print_result(open_stdout(), f"{run.path.name} is over ({summary.get('state')}): nothing to resume")
-        raise typer.Exit(OK)
+            print_result(open_stdout(), f"{run.path.name} is over ({state}): nothing to resume")
+        raise typer.Exit(code)
     return read_resumption(run)

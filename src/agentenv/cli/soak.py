@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentenv.errors import counted
+
 if TYPE_CHECKING:
     from agentenv.soak.report import Judged, Report
     from agentenv.soak.soak import Moment
@@ -88,18 +90,24 @@ def soak(
 def describe(moment: Moment) -> str:
     """How far it is, in a line."""
     unit, name = (3600.0, "h") if moment.wanted_s > 7200 else (60.0, "min")
-    parts = [f"{moment.elapsed_s / unit:.1f} of {moment.wanted_s / unit:.1f} {name}", f"{moment.steps:,} steps"]
+    parts = [f"{moment.elapsed_s / unit:.1f} of {moment.wanted_s / unit:.1f} {name}", counted(moment.steps, "step")]
     if moment.sample is not None:
         host = moment.sample.host
         rate, p50 = host.get("rate"), host.get("p50")
         parts += [f"{rate:,.0f}/s"] if rate is not None else []
         parts += [f"median step {p50:.3f} ms"] if p50 is not None else []
-        parts += [f"host {host['memory']:.1f} MB, {host['descriptors']} descriptors, {host['processes']} processes"]
+        descriptors = counted(round(host["descriptors"] or 0), "descriptor")
+        processes = counted(round(host["processes"] or 0), "process", "processes")
+        parts += [f"host {host['memory']:.1f} MB, {descriptors}, {processes}"]
     if moment.kills:
-        parts.append(f"{moment.kills} kills, {moment.losses} losses")
+        parts.append(_deaths(moment.kills, moment.losses))
     if moment.failures:
-        parts.append(f"{moment.failures} failures")
+        parts.append(counted(moment.failures, "failure"))
     return "; ".join(parts)
+
+
+def _deaths(kills: int, losses: int) -> str:
+    return f"{counted(kills, 'kill')}, {counted(losses, 'loss', 'losses')}"
 
 
 def print_report(report: Report) -> None:
@@ -117,13 +125,14 @@ def print_report(report: Report) -> None:
         worst = worst_first(members)[0]
         note = f"; the worst of {len(members)}: {worst.series.sandbox}" if len(members) > 1 else ""
         rows.append(_row(worst, note))
-    ends = [f"{report.verdict}: {report.steps:,} steps in {report.duration_s:.1f} s, {report.samples} samples"]
+    steps, samples = counted(report.steps, "step"), counted(report.samples, "sample")
+    ends = [f"{report.verdict}: {steps} in {report.duration_s:.1f} s, {samples}"]
     if report.chaos_per_minute:
-        ends[0] += f"; {report.kills} kills, {report.losses} losses"
+        ends[0] += f"; {_deaths(report.kills, report.losses)}"
     if report.lost_samples:
-        ends.append(f"{report.lost_samples} samples were lost")
+        ends.append(counted(report.lost_samples, "sample was lost", "samples were lost"))
     if report.failures:
-        ends.append(f"{report.failures} failures of environments; the last: {report.last_failure}")
+        ends.append(f"{counted(report.failures, 'failure')} of environments; the last: {report.last_failure}")
     ends += [text for text in (report.error, report.plot_note) if text]
     print_result(open_stdout(), make_table(columns, rows), *ends, f"run directory: {report.run_dir}")
 

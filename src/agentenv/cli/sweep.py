@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from agentenv.errors import counted
+
 
 def sweep(json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Remove control groups of runs that were killed. Every run does it when it starts; runs that live are left alone.
@@ -22,4 +24,4 @@ def sweep(json_: Annotated[bool, typer.Option("--json", help="Print one JSON obj
         print_json({"removed": list(removed)})
         return
     names = f": {', '.join(removed)}" if removed else ""
-    print_result(open_stdout(), f"removed the control groups of {len(removed)} runs{names}")
+    print_result(open_stdout(), f"removed the control groups of {counted(len(removed), 'run')}{names}")

@@ -12,6 +12,7 @@ from typing import Any
 from agentenv.config.faults import Fault
 from agentenv.config.model import MAX_COUNT
 from agentenv.config.origin import Origin
+from agentenv.errors import counted
 
 LONGEST_ID = 63
 WITHOUT_COMMAND = ("env", "env_kwargs", "wrappers")
@@ -55,7 +56,7 @@ def id_collisions(tables: list[Any], origin: Origin) -> Iterator[Fault]:
         copies = copy_ids(env_id, count)
         if len(env_id) <= LONGEST_ID < len(copies[-1]):
             longest = LONGEST_ID - (len(copies[-1]) - len(env_id))
-            message = f"expected at most {longest} characters with count = {count}, got {len(env_id)}"
+            message = f"expected at most {counted(longest, 'character')} with count = {count}, got {len(env_id)}"
             yield Fault(path, message, f"the last copy would be {copies[-1]}")
         clash = next((name for name in copies if name in owners), None)
         if clash is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentenv.config import EnvironmentConfig
-from agentenv.envs.snapshots import Snapshot, check_snapshot, load_snapshot, single_seed, spread_seeds
+from agentenv.envs.snapshots import Snapshot, Spawns, check_snapshot, load_snapshot, single_seed, spread_seeds
 from agentenv.errors import SnapshotError
 from agentenv.fleet import moments
 from agentenv.fleet.context import RunContext
@@ -27,8 +27,6 @@ logger = logging.getLogger("agentenv.envs")
 
 _forked = itertools.count(1)
 _FORKERS = 3
-_FIRST_FORK = 1 << 30
-"""Seeds of forks are drawn from here on, apart from those of episodes."""
 
 
 class Branching:
@@ -40,7 +38,7 @@ class Branching:
     _environment: EnvironmentConfig
     _context: RunContext
     _fleet: Fleet
-    _forks: int
+    _spawns: Spawns
     _variable: bool
     _leaves: Sequence[object]
     _first_seed: int | None
@@ -94,20 +92,25 @@ class Branching:
         config = replace(self._context.config, environments=(self._environment,))
         return Snapshot(self.env_id, moment.how, moment.reasons, observation, False, config, moment)
 
-    def restore(self, snapshot: Snapshot, *, reseed: int | None = None) -> Any:
+    def restore(self, snapshot: Snapshot, *, reseed: int | str | None = None) -> Any:
         """Go back to a snapshot, or on from one of another environment of the same kind.
 
-        The same actions then lead to the same future as they did from there, unless ``reseed`` gives new streams.
+        Args:
+            snapshot: From ``snapshot``, or ``agentenv.load_snapshot(path)``.
+            reseed: None goes on with the snapshot's random streams, so that the same actions lead to the same future as
+                they did from there; an int, the seed of new ones; "spawn": others at every call.
 
         Returns:
             The observation of that moment.
 
         Raises:
+            TypeError, ValueError: It is no snapshot, or ``reseed`` none of these.
             SnapshotError: It cannot be gone back to from here; says why.
         """
         fleet = self._opened()
         check_snapshot(snapshot, self._environment)
-        moments.put(fleet, {0: snapshot.moment}, single_seed(reseed))
+        seeds = single_seed(reseed, lambda: self._spawns.take("restore", [self._environment])[0])
+        moments.put(fleet, {0: snapshot.moment}, seeds)
         self._leaves = fleet.put_observation(0, snapshot.observation)
         return copy.deepcopy(snapshot.observation)
 
@@ -120,7 +123,7 @@ class Branching:
         Args:
             n: How many.
             reseed: None: all go on with this one's random streams, so that the same actions lead to the same future; an
-                int or "spawn": each gets its own.
+                int or "spawn": each gets its own, with "spawn" others at every call.
 
         Raises:
             SnapshotError: It can be neither copied nor saved; says why.
@@ -129,13 +132,7 @@ class Branching:
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"fork(n): expected a number of copies of at least 1, got {n!r}")
         self._require_observation()
-        spawned: list[int] = []
-        if reseed == "spawn":
-            numbers = range(_FIRST_FORK + self._forks, _FIRST_FORK + self._forks + n)
-            seeds, own = self._context.seeds, self._environment.seed
-            spawned = [seeds.environment(f"{self.env_id}/fork", seed=own, episode=number) for number in numbers]
-        each = spread_seeds(reseed, n, spawned)
-        self._forks += n
+        each = spread_seeds(reseed, n, self._spawns.take("fork", [self._environment] * n))
         turn = threading.Lock()
         if n == 1:
             return [self._fork(fleet, each[0], None, turn)]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from agentenv.config import Config, EnvironmentConfig, config_from_keywords
 from agentenv.envs.branching import Branching
+from agentenv.envs.lifetime import Lifetime
+from agentenv.envs.snapshots import Spawns
 from agentenv.envs.source import Source, choose_environment, env_name, split_source, with_render_mode
 from agentenv.errors import ClosedError, InvalidAction, ProtocolError
 from agentenv.fleet.context import RunContext
@@ -27,7 +29,7 @@ _RESERVED = ("reset", "step", "close", "render")
 FORKED = "the property of the process that forked this one: make another here instead"
 
 
-class AgentENV(Branching, gymnasium.Env[Any, Any]):
+class AgentENV(Branching, Lifetime, gymnasium.Env[Any, Any]):
     """An environment that lives in a sandbox of its own and behaves as if it lived here.
 
     Example:
@@ -81,7 +83,7 @@ class AgentENV(Branching, gymnasium.Env[Any, Any]):
         self._context = context
         self._closed = False
         self._why_closed = "closed"
-        self._forks = 0
+        self._spawns = Spawns(context.seeds)
         self._leaves: Sequence[object] = ()
         try:
             self._fleet = Fleet(context, [environment], sandboxes=None if sandbox is None else [sandbox], reseed=reseed)
@@ -230,9 +232,6 @@ class AgentENV(Branching, gymnasium.Env[Any, Any]):
                 self._fleet.close()
             finally:
                 self._context.release()
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("an AgentENV holds a living sandbox and can be neither pickled nor copied: make another")
 
     def __del__(self) -> None:
         self.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from agentenv.envs.gridworld_layout import Layout
 from agentenv.envs.gridworld_request import read_number
+from agentenv.errors import counted
 
 # P[cell][action] -> list of (probability, next cell, reward, terminated), the form of gymnasium's toy_text.
 Transitions = dict[int, dict[int, list[tuple[float, int, float, bool]]]]
@@ -71,8 +72,8 @@ class Dynamics:
         if not plain or step_reward > 0 or min(layout.goals.values()) < 0:
             raise ValueError(
                 "the closed form needs one goal, no walls, no traps, slip = 0 and step_reward <= 0 <= goal_reward; got "
-                f"{len(layout.goals)} goals, {len(layout.walls)} walls, {len(layout.traps)} traps, "
-                f"slip = {self._slip}, "
+                f"{counted(len(layout.goals), 'goal')}, {counted(len(layout.walls), 'wall')}, "
+                f"{counted(len(layout.traps), 'trap')}, slip = {self._slip}, "
                 f"step_reward = {step_reward}. Solve transitions() by value iteration instead."
             )
         ((goal, goal_reward),) = layout.goals.items()

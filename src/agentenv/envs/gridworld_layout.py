@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from agentenv.errors import counted
+
 # Uniform placements tried before walls are kept off a shortest route. Only crowded grids come that far.
 _FREE_DRAWS = 32
 # Draws with routes kept free; they differ in where random goals and the start lie.
@@ -121,8 +123,9 @@ class LayoutRequest:
             if layout is not None and not unreachable_goals(layout):
                 return layout
         raise ValueError(
-            f"no solvable layout of {self.rows}x{self.columns} cells with {_amount(self.walls)} walls and "
-            f"{_amount(self.traps)} traps found in {number + 1} draws. Ask for fewer walls or traps, or a larger size."
+            f"no solvable layout of {self.rows}x{self.columns} cells with {counted(_amount(self.walls), 'wall')} and "
+            f"{counted(_amount(self.traps), 'trap')} found in {counted(number + 1, 'draw')}. Ask for fewer walls or "
+            "traps, or a larger size."
         )
 
     def _place(self, rng: np.random.Generator, *, guided: bool) -> Layout | None:

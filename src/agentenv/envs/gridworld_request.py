@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from typing import Any, TypeGuard
 
 from agentenv.envs.gridworld_layout import LayoutRequest
+from agentenv.errors import counted
 
 # A cell as (row, column); with a reward behind it for goals and traps.
 Cell = Sequence[int]
@@ -98,7 +99,7 @@ def read_request(
     needed = len(taken) + sum(counts) + (start_cell is None)
     if needed > rows * columns:
         raise ValueError(
-            f"start, walls, goals and traps need {needed} cells, size {rows}x{columns} has {rows * columns}"
+            f"start, walls, goals and traps need {counted(needed, 'cell')}, size {rows}x{columns} has {rows * columns}"
         )
     return LayoutRequest(rows, columns, start_cell, wall_cells, goal_cells, trap_cells, goal_reward, trap_reward)
 

@@ -6,9 +6,10 @@ checksum. Loading one on the host parses JSON and nothing else.
 
 from __future__ import annotations
 
+import errno
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from agentenv.config import Config, EnvironmentConfig, load_config
-from agentenv.errors import AgentEnvError, SnapshotError
+from agentenv.errors import AgentEnvError, SnapshotError, counted
 from agentenv.fleet.journal import Past
 from agentenv.fleet.moments import How, Moment
+from agentenv.fleet.seeds import Seeds
 from agentenv.telemetry.atomic import write_atomic
 from agentenv.wire.slot import OUTCOME_WORDS
 from agentenv.wire.values import decode, encode
@@ -26,9 +28,11 @@ from agentenv.wire.values import decode, encode
 _MAGIC = b"agentenv-snapshot-1\n"
 _LARGEST = 1 << 31
 _CRC_BYTES = 4
+_FIRST_SPAWN = 1 << 30
+"""Seeds of copies are drawn from here on, apart from those of episodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Snapshot:
     """A moment of one environment.
 
@@ -50,14 +54,24 @@ class Snapshot:
     config: Config
     moment: Moment
 
+    def __repr__(self) -> str:
+        size = "a process" if self.how == "fork" else counted(self._size, "byte")
+        return f"<Snapshot of {self.env_id}: how={self.how!r}, ended={self.ended}, {size}>"
+
+    @property
+    def _size(self) -> int:
+        past = self.moment.past
+        return len(self.moment.data) + (0 if past is None else sum(len(data) for *_, data in past.segments))
+
     def save(self, path: str | Path) -> None:
         """Write it to a file, which replaces an older one as a whole.
 
         Raises:
             SnapshotError: It is a forked process, which no file can hold.
             ResourceLimit: The disk is full; an older file is kept.
-            OSError: It cannot be written for another reason.
+            OSError: It cannot be written for another reason; ``filename`` is the path as it was given.
         """
+        path = _writable(path)
         moment = self.moment
         if moment.how == "fork":
             why = f" ({self.reasons[0]})" if self.reasons else ""
@@ -79,12 +93,30 @@ class Snapshot:
             "bytes": len(body),
         }
         content = json.dumps(header).encode() + b"\n" + body
-        write_atomic(Path(path), _MAGIC + content + zlib.crc32(content).to_bytes(_CRC_BYTES, "little"))
+        write_atomic(path, _MAGIC + content + zlib.crc32(content).to_bytes(_CRC_BYTES, "little"))
 
     def close(self) -> None:
         """End the forked process, where it is one. Idempotent."""
         if self.moment.parked is not None:
             self.moment.parked.drop()
+
+
+def _writable(path: str | Path) -> Path:
+    """The path, if a file can be there.
+
+    Raises:
+        OSError: It is a folder, or its folder is none.
+    """
+    file, what = Path(path), "expected the path of a file to write the snapshot to"
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, f"{what}, got a folder; add a name for the file", str(path))
+    if not file.parent.exists():
+        hint = f"in a folder that exists; make {str(file.parent)!r} first"
+        raise FileNotFoundError(errno.ENOENT, f"{what}, {hint}", str(path))
+    if not file.parent.is_dir():
+        hint = f"in a folder; {str(file.parent)!r} is none"
+        raise NotADirectoryError(errno.ENOTDIR, f"{what}, {hint}", str(path))
+    return file
 
 
 def load_snapshot(path: str | Path) -> Snapshot:
@@ -131,8 +163,8 @@ def check_snapshot(found: object, member: EnvironmentConfig) -> Snapshot:
     """
     if not isinstance(found, Snapshot):
         raise TypeError(
-            f"{member.id}: expected a Snapshot, got {type(found).__name__} {found!r:.80}; read a file with"
-            " agentenv.envs.snapshots.load_snapshot first"
+            f"{member.id}: expected a Snapshot, got {type(found).__name__} {found!r:.80}; a file is read with"
+            " AgentENV.from_snapshot(path), which makes an environment of it, or with agentenv.load_snapshot(path)"
         )
     theirs = found.config.environments[0]
     for key in ("env", "env_kwargs", "wrappers"):
@@ -145,17 +177,50 @@ def check_snapshot(found: object, member: EnvironmentConfig) -> Snapshot:
     return found
 
 
-def single_seed(reseed: object) -> dict[int, int]:
+class Spawns:
+    """The seeds of ``reseed="spawn"``: others at every call, and the same ones for the same calls in the same order.
+
+    Args:
+        seeds: The run's.
+    """
+
+    def __init__(self, seeds: Seeds) -> None:
+        self._seeds = seeds
+        self._taken = 0
+
+    def take(self, what: str, members: Sequence[EnvironmentConfig]) -> list[int]:
+        """A seed for each of some environments, from its own seed where it has one, else from the run's.
+
+        Args:
+            what: What they are for: fork or restore.
+            members: The environments; one may be there several times.
+        """
+        first = _FIRST_SPAWN + self._taken
+        self._taken += len(members)
+        return [
+            self._seeds.environment(f"{member.id}/{what}", seed=member.seed, episode=number)
+            for number, member in enumerate(members, first)
+        ]
+
+
+def single_seed(reseed: object, spawn: Callable[[], int] | None = None) -> dict[int, int]:
     """The seed of new random streams for the only environment there is; none for None.
 
+    Args:
+        reseed: None keeps the moment's streams; an int is the seed; "spawn" has one drawn.
+        spawn: Draws it; without, "spawn" is refused.
+
     Raises:
-        ValueError: It is no seed.
+        ValueError: It is none of these.
     """
     if reseed is None:
         return {}
+    if spawn is not None and isinstance(reseed, str) and reseed == "spawn":
+        return {0: spawn()}
     if isinstance(reseed, int | np.integer) and not isinstance(reseed, bool) and reseed >= 0:
         return {0: int(reseed)}
-    raise ValueError(f"reseed: expected None or an int that is not negative, got {reseed!r}")
+    expected = "None or an int" if spawn is None else 'None, "spawn" or an int'
+    raise ValueError(f"reseed: expected {expected} that is not negative, got {reseed!r}")
 
 
 def spread_seeds(reseed: int | str | None, count: int, spawned: Sequence[int]) -> list[int | None]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentenv.config import Config
-from agentenv.envs.snapshots import Snapshot, check_snapshot, spread_seeds
-from agentenv.errors import SnapshotError
+from agentenv.envs.snapshots import Snapshot, Spawns, check_snapshot, spread_seeds
+from agentenv.errors import SnapshotError, counted
 from agentenv.fleet import moments
 from agentenv.fleet.fleet import Fleet
 
@@ -62,6 +62,7 @@ def put_all(
     snapshots: Sequence[Snapshot | None],
     mask: NDArray[np.bool_] | None,
     reseed: int | str | None,
+    spawns: Spawns,
     ended: NDArray[np.bool_],
     leaves: Leaves,
 ) -> Leaves:
@@ -72,6 +73,7 @@ def put_all(
         snapshots: One for each position; None leaves one as it is.
         mask: bool, shape (n,): which of them to use.
         reseed: See ``spread_seeds``.
+        spawns: The vector's.
         ended: Which episodes are over; updated.
         leaves: The present ones.
 
@@ -82,11 +84,12 @@ def put_all(
     if not isinstance(snapshots, Sequence) or isinstance(snapshots, str | bytes):
         raise TypeError(f"expected a list of snapshots, one for each environment; got {type(snapshots).__name__}")
     if len(snapshots) != fleet.count:
-        raise ValueError(f"expected {fleet.count} snapshots, one for each environment; got {len(snapshots)}")
+        expected = counted(fleet.count, "snapshot")
+        raise ValueError(f"expected {expected}, one for each environment; got {len(snapshots)}")
     chosen = {i: kept for i in moments.positions(mask, fleet.count) if (kept := snapshots[i]) is not None}
     for index, kept in chosen.items():
         check_snapshot(kept, fleet.members[index])
-    spawned = [fleet.context.seeds.environment(f"{fleet.members[i].id}/restore", episode=i) for i in chosen]
+    spawned = spawns.take("restore", [fleet.members[index] for index in chosen]) if reseed == "spawn" else []
     seeds = dict(zip(chosen, spread_seeds(reseed, len(chosen), spawned), strict=True))
     moments.put(
         fleet,

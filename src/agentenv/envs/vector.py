@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from agentenv.config import Config, EnvironmentConfig, config_from_keywords
 from agentenv.envs.env import FORKED, plain
 from agentenv.envs.infos import gather
+from agentenv.envs.lifetime import Lifetime
 from agentenv.envs.resets import first_seeds, split_mask, spread_seed
-from agentenv.envs.snapshots import Snapshot
+from agentenv.envs.snapshots import Snapshot, Spawns
 from agentenv.envs.source import Source, env_name, refuse_commands, split_source
 from agentenv.envs.together import check_index, put_all, take_all, take_one
-from agentenv.errors import ClosedError, SandboxError
+from agentenv.errors import ClosedError, SandboxError, counted
 from agentenv.fleet.answers import Answer
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
@@ -34,7 +35,7 @@ from agentenv.wire.values import encode
 _RESERVED = ("reset", "step", "close", "render")
 
 
-class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
+class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
     """Environments in sandboxes of their own, stepped together through shared memory.
 
     Example:
@@ -125,6 +126,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if action_seed is not None:
             self.action_space.seed(action_seed)
         self._renewals = 0
+        self._spawns = Spawns(self._context.seeds)
 
     def _make_context(self, config: Config, members: Sequence[EnvironmentConfig]) -> RunContext:
         return RunContext(config, members, record=False)
@@ -243,7 +245,8 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         Args:
             snapshots: One for each environment; None leaves one as it is.
             mask: bool, shape (n,): which of them to use.
-            reseed: None goes on with the snapshots' random streams; an int or "spawn" gives each environment its own.
+            reseed: None goes on with the snapshots' random streams; an int or "spawn" gives each environment its own,
+                "spawn" others at every call.
 
         Returns:
             The batched observation: the snapshots' where they were used.
@@ -252,7 +255,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             SnapshotError: One cannot be gone back to; says which and why.
         """
         fleet = self._opened()
-        self._variables = put_all(fleet, snapshots, mask, reseed, self._ended, self._variables)
+        self._variables = put_all(fleet, snapshots, mask, reseed, self._spawns, self._ended, self._variables)
         self._any_ended = bool(self._ended.any())
         return self._observe()
 
@@ -261,7 +264,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
         Args:
             index: Whose moment.
-            reseed: None: all go on with its random streams; an int or "spawn": each gets its own.
+            reseed: As for ``restore``.
 
         Returns:
             The batched observation, all rows alike.
@@ -299,7 +302,7 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         fleet = self._opened()
         each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
         if len(each) != self.num_envs:
-            raise ValueError(f"set_attr({name!r}): expected {self.num_envs} values, got {len(each)}")
+            raise ValueError(f"set_attr({name!r}): expected {counted(self.num_envs, 'value')}, got {len(each)}")
         payloads = [encode([name, value]) for value in each]
         self._exchange(Op.SET, self._step_timeout_s, None, payloads)
         for index in range(self.num_envs):
@@ -311,9 +314,6 @@ class AgentVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             self._fleet.close()
         finally:
             self._context.release()
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("an AgentVectorEnv holds living sandboxes and can be neither pickled nor copied: make another")
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):

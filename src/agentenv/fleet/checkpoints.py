@@ -10,6 +10,7 @@ is used. What the bytes mean is the caller's business.
 from __future__ import annotations
 
 import logging
+import os
 import struct
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -56,12 +57,16 @@ class Checkpoint:
         if _read(place) != Copy(generation, data):
             raise OSError(0, f"{place} does not read back as it was written; {self.path} keeps its value before", None)
 
-    def read(self) -> bytes | None:
-        """The value, or None where there is none that is whole. A damaged copy is reported through ``logging``."""
+    def read(self, *, quiet: bool = False) -> bytes | None:
+        """The value, or None where there is none that is whole.
+
+        Args:
+            quiet: Say nothing of a damaged copy, which is otherwise reported through ``logging``.
+        """
         held = [(place, _read(place)) for place in self.places]
         whole = [copy for _, copy in held if copy is not None]
         for place, copy in held:
-            if copy is None and place.exists():
+            if copy is None and not quiet and os.path.lexists(place):
                 use = "the copy before it is used" if whole else "there is no other copy"
                 logger.warning("%s is damaged: %s", place, use)
         return max(whole, key=lambda copy: copy.generation).data if whole else None

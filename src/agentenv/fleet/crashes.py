@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from agentenv.errors import Cause, CauseKind, Owner
+from agentenv.fleet.damage import misplaced
 from agentenv.fleet.rundir import EnvDir, RunDir, read_object
 from agentenv.telemetry.records import to_json
 from agentenv.telemetry.text import printable
@@ -132,18 +133,34 @@ def finish_crash(path: Path, recovery: Mapping[str, Any]) -> None:
         logger.warning("%s: how a crash was recovered cannot be written: %s", path, error)
 
 
-def read_crashes(run: RunDir) -> list[CrashReport]:
-    """All reports of a run that can be read, in the order of time; damaged ones are left out and logged."""
+def find_crashes(places: Sequence[EnvDir]) -> tuple[list[CrashReport], list[str]]:
+    """All reports of some environments that can be read, in the order of time; and a sentence on each that cannot."""
     found: list[CrashReport] = []
-    for env_dir in run.environments():
+    faults: list[str] = []
+    for env_dir in places:
         root = env_dir.path / "crashes"
+        if wrong := misplaced(root, "the folder of the reports of its crashes", folder=True):
+            faults.append(wrong)
         for number in _numbers(root):
-            report = _read(env_dir.env_id, root / str(number), number)
+            path = root / str(number)
+            report = _read(env_dir.env_id, path, number)
             if report is None:
-                logger.warning("%s: the report is damaged or incomplete; left out", root / str(number))
+                faults.append(f"{path / 'report.json'}: the report of this crash is damaged or missing; left out")
             else:
                 found.append(report)
-    return sorted(found, key=lambda report: (report.time_unix, report.env_id, report.number))
+    return sorted(found, key=lambda report: (report.time_unix, report.env_id, report.number)), faults
+
+
+def read_crashes(run: RunDir) -> list[CrashReport]:
+    """All reports of a run that can be read, in the order of time; damaged ones are left out and logged.
+
+    Raises:
+        RunDamaged: The folder of its environments cannot be read.
+    """
+    found, faults = find_crashes(run.environments())
+    for fault in faults:
+        logger.warning("%s", fault)
+    return found
 
 
 def count_crashes(env_dir: EnvDir) -> int:
@@ -198,7 +215,9 @@ def _read(env_id: str, path: Path, number: int) -> CrashReport | None:
     if record is None:
         return None
     try:
-        cause = record["cause"]
+        cause, usage, recovery = record["cause"], record.get("usage"), record.get("recovery")
+        if not all(value is None or isinstance(value, dict) for value in (usage, recovery)):
+            return None
         return CrashReport(
             env_id=env_id,
             number=number,
@@ -215,10 +234,10 @@ def _read(env_id: str, path: Path, number: int) -> CrashReport | None:
             stack=_text(path / "stack.txt"),
             last_actions=list(record["last_actions"]),
             last_rewards=list(record["last_rewards"]),
-            usage=record.get("usage"),
-            recovery=record.get("recovery"),
+            usage=usage,
+            recovery=recovery,
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
 
 
@@ -226,8 +245,10 @@ def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(_TEXT_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    except FileNotFoundError:
+        return ""  # there was none
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
 
 
 def _bounded(action: Any) -> Any:

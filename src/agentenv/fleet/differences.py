@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from agentenv.errors import counted
 from agentenv.fleet.digests import INFO, StepDigest
 from agentenv.wire.slot import Flag
 
@@ -121,7 +122,7 @@ def compare_rows(
             return Difference(env_id, episode, row, what, describe(what, one, other))
     if len(first) != len(second):
         row = min(len(first), len(second))
-        text = f"{len(first) - 1} steps against {len(second) - 1} steps are recorded"
+        text = f"{counted(len(first) - 1, 'step')} against {counted(len(second) - 1, 'step')} recorded"
         return Difference(env_id, episode, row, ("length",), text)
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from agentenv.errors import AgentEnvError
+from agentenv.errors import AgentEnvError, counted
 from agentenv.sandbox.runtimes._cgroup import sweep
 
 logger = logging.getLogger("agentenv.fleet")
@@ -18,4 +18,4 @@ def remove_leftovers() -> None:
         logger.warning("cannot remove what an earlier run left behind: %s", error)
         return
     if removed:
-        logger.info("removed the control groups of %d runs that were killed", len(removed))
+        logger.info("removed the control groups of %s that were killed", counted(len(removed), "run"))

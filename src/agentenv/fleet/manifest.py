@@ -77,7 +77,8 @@ def continued(first: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any
     """
     keys = ("run_id", "started", "started_unix", "argv", "process", "versions", "host", "runtime")
     entry = {key: now[key] for key in keys} | {"git": now["config"]["git"]}
-    return {**first, "resumed": [*(first.get("resumed") or []), entry]}
+    before = first.get("resumed")
+    return {**first, "resumed": [*(before if isinstance(before, list) else []), entry]}
 
 
 def unlike_before(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

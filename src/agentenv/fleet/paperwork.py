@@ -15,8 +15,9 @@ from agentenv.config import EnvironmentConfig
 from agentenv.errors import Cause, ConfigError, Problem
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.manifest import build_manifest, continued, unlike_before
+from agentenv.fleet.origin import write_resume_point
 from agentenv.fleet.progress import EnvState, Progress
-from agentenv.fleet.resuming import Resumption, write_resume_point
+from agentenv.fleet.resuming import Resumption
 from agentenv.fleet.rundir import RunDir, read_object
 from agentenv.fleet.summary import Summary
 from agentenv.fleet.trace import TraceWriter
@@ -150,6 +151,8 @@ class Paperwork:
         fields = {"episodes": progress.episodes, "steps": progress.steps} if progress.wanted else {}
         if progress.mean_return is not None:
             fields["return_mean"] = round(progress.mean_return, 4)  # type: ignore[assignment]  # a mixed record
+        if progress.memory_peak_bytes:  # if this process dies, nothing else tells
+            fields["memory_peak_mb"] = round(progress.memory_peak_bytes / 2**20, 2)  # type: ignore[assignment]  # mixed
         if progress.exit_code is not None:
             fields["exit_code"] = progress.exit_code
         self.events.emit(f"env_{progress.state.value}", progress.env_id, level=level, **fields)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from agentenv.config import Config, EnvironmentConfig
-from agentenv.errors import ResourceLimit, RuntimeUnavailable, SandboxError
+from agentenv.errors import ResourceLimit, RuntimeUnavailable, SandboxError, counted
 from agentenv.fleet.admission import Machine
 from agentenv.fleet.bells import Bells, Running
 from agentenv.fleet.births import Birth, Births
@@ -298,11 +298,11 @@ class Play:
         if greedy:
             others = f" (and {len(greedy) - 1} more)" if len(greedy) > 1 else ""
             logger.warning(
-                "%s%s: vcpu_count = %g cannot be given: this machine has %d cores; it runs on those",
+                "%s%s: vcpu_count = %g cannot be given: this machine has %s; it runs on those",
                 greedy[0].id,
                 others,
                 greedy[0].vcpu_count,
-                cpus,
+                counted(cpus, "core"),
             )
 
     def _stop(self) -> None:

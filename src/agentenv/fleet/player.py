@@ -79,6 +79,7 @@ class Player:
         """
         self.fleet = fleet
         self.progress = progress
+        self._earlier_restarts = progress.restarts
         self._stopping = False
         self._environment = environment
         self._seeds = seeds
@@ -156,7 +157,7 @@ class Player:
             SandboxError: The environment raised, died, was late or broke the protocol.
         """
         self.fleet.wait()  # has answered or is lost: returns at once or raises
-        self.progress.restarts = self.fleet.recovery.recovered
+        self.progress.restarts = self._earlier_restarts + self.fleet.recovery.recovered
         self._status = int(self._channel.status[0])
         self._answer = self.fleet.answer(0) if self._status & PAYLOAD else _NOTHING
 

@@ -46,10 +46,11 @@ class Progress:
         state: Where it stands.
         episodes: Episodes played to their end (terminated or truncated).
         steps: Steps taken, those of unfinished episodes included.
+        earlier_steps: Those of them that an earlier process of the run took.
         restarts: Times its process died and was made up for.
         returns: Return of each finished episode.
         lengths: Sum of the finished episodes' lengths, steps.
-        active_s: Seconds since it started, or that it took.
+        active_s: Seconds since it started in this process, or that it took.
         memory_bytes: Memory it shared with nobody when last looked at.
         memory_peak_bytes: The most of that seen; looked at once a second.
         cause: Why it failed or was ended.
@@ -62,6 +63,7 @@ class Progress:
     state: EnvState = EnvState.QUEUED
     episodes: int = 0
     steps: int = 0
+    earlier_steps: int = 0
     restarts: int = 0
     returns: list[float] = field(default_factory=list)
     lengths: int = 0
@@ -82,6 +84,11 @@ class Progress:
         """Of the finished episodes, or None when there is none."""
         return sum(self.returns) / len(self.returns) if self.returns else None
 
+    @property
+    def steps_per_s(self) -> float:
+        """Steps taken in this process for each second it was active."""
+        return (self.steps - self.earlier_steps) / self.active_s if self.active_s > 0 else 0.0
+
     def observe(self, usage: Usage | None) -> None:
         """Take in what its sandbox uses now; None when that is gone."""
         if usage is not None:
@@ -101,7 +108,7 @@ class Progress:
             record |= {
                 "episodes": self.episodes,
                 "steps": self.steps,
-                "steps_per_s": round(self.steps / self.active_s, 1) if self.active_s > 0 else 0.0,
+                "steps_per_s": round(self.steps_per_s, 1),
                 "return_mean": self.mean_return,
                 "return_min": min(self.returns) if count else None,
                 "return_max": max(self.returns) if count else None,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import SandboxError
+from agentenv.errors import SandboxError, counted
 from agentenv.fleet.journal import Past
 from agentenv.wire.slot import OUTCOME_WORDS, Op
 from agentenv.wire.values import encode
@@ -76,7 +76,7 @@ def difference(expected: NDArray[np.uint64], binding: NDArray[np.bool_], answere
     place = int(wrong[0])
     names = np.array(["flags", "reward", "observation or info"])[found[place] != expected[place]]
     return (
-        f"it is not deterministic: of {len(expected)} requests done again, number {place + 1} gave another"
+        f"it is not deterministic: of {counted(len(expected), 'request')} done again, number {place + 1} gave another"
         f" {', '.join(names)}"
     )
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from agentenv.config import Config, EnvironmentConfig
-from agentenv.errors import ConfigError, EnvError, Problem, SandboxError
+from agentenv.errors import ConfigError, EnvError, Problem, SandboxError, counted
 from agentenv.fleet.answers import Answer
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.differences import Difference, describe, unlike
@@ -65,7 +65,7 @@ class Replayer(AbstractContextManager["Replayer"]):
         """Start the environment as the run had it.
 
         Args:
-            config: The run's configuration, from ``read_config``.
+            config: The run's configuration, from ``agentenv.fleet.origin.read_config``.
             environment: The environment.
             render: Whether frames are wanted; sets its render mode to ``rgb_array``.
 
@@ -156,8 +156,9 @@ class Replayer(AbstractContextManager["Replayer"]):
         if recorded.parts == self._digester.names and recorded.action_bytes == self._action_bytes:
             return None
         detail = (
-            f"its spaces have changed: observation parts {list(recorded.parts)} and {recorded.action_bytes} bytes an"
-            f" action are recorded, it has {list(self._digester.names)} and {self._action_bytes} now"
+            f"its spaces have changed: observation parts {list(recorded.parts)} and actions of"
+            f" {counted(recorded.action_bytes, 'byte')} are recorded, it has {list(self._digester.names)} and"
+            f" {self._action_bytes} now"
         )
         return Difference(self._environment.id, recorded.episode, None, ("spaces",), detail)
 

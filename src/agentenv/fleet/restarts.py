@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentenv.errors import Cause, CauseKind, Owner
+from agentenv.errors import Cause, CauseKind, Owner, counted
 
 IMMEDIATE = 3
 """So many restarts within a window are not delayed."""
@@ -139,8 +139,8 @@ def decide(
     if recent >= budget:
         whose = "max_restarts" if budget == policy.max_restarts else f"{INFRASTRUCTURE_FACTOR} times max_restarts"
         return Quarantine(
-            f"quarantined: it was restarted {recent} times within {policy.restart_window_s:g} s ({whose} = {budget});"
-            f" the last cause: {cause.detail}"
+            f"quarantined: it was restarted {counted(recent, 'time')} within {policy.restart_window_s:g} s"
+            f" ({whose} = {budget}); the last cause: {cause.detail}"
         )
     return Restart(jitter * _bound_s(policy, recent))
 

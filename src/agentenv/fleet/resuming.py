@@ -7,27 +7,28 @@ on. Seeds are derived, the policy's memory is in the trace. Reads only; a damage
 
 from __future__ import annotations
 
-import json
-import tomllib
+import os
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentenv.config import Config, EnvironmentConfig, load_config
-from agentenv.errors import Cause, CauseKind, ConfigError, Owner, Problem
-from agentenv.fleet.checkpoints import Checkpoint
+from agentenv.config import Config, EnvironmentConfig
+from agentenv.errors import Cause, CauseKind, Owner, RunDamaged, counted
+from agentenv.fleet.damage import misplaced, reading
+from agentenv.fleet.earlier import Earlier, read_earlier
+from agentenv.fleet.origin import config_of, mistake, read_point
 from agentenv.fleet.progress import EnvState, Outcome, Progress
 from agentenv.fleet.rundir import EnvDir, RunDir, RunState, read_object
 from agentenv.fleet.seeds import Seeds
+from agentenv.fleet.summary import EXIT_CODES
 from agentenv.fleet.tracefile import EpisodeTrace, Rows, Trace, read_trace
 from agentenv.telemetry.events import Event, read_events
-from agentenv.telemetry.records import read_records, to_json
+from agentenv.telemetry.records import read_records
 
-_FORMAT = 1
 _WHOLE = (Outcome.TERMINATED.value, Outcome.TRUNCATED.value)
-_NUMBERS = ("return", "length", "seed")
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Standing:
         cause: Why, where it failed.
         exit_code: Of a command.
         steps: Steps of all recorded episodes, unfinished ones of a failed environment included.
+        earlier: Its restarts and memory so far.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -77,6 +79,7 @@ class Standing:
     cause: Cause | None = None
     exit_code: int | None = None
     steps: int = 0
+    earlier: Earlier = field(default_factory=Earlier)
 
     def fill(self, progress: Progress) -> None:
         """Bring the progress of this environment to where it stands."""
@@ -84,6 +87,8 @@ class Standing:
         progress.returns = [float(record["return"]) for record in self.records]
         progress.lengths = sum(int(record["length"]) for record in self.records)
         progress.steps = max(self.steps, progress.lengths)
+        progress.earlier_steps = progress.steps
+        progress.restarts, progress.memory_peak_bytes = self.earlier.restarts, self.earlier.memory_peak_bytes
         progress.cause, progress.exit_code = self.cause, self.exit_code
         if self.state is not None:
             progress.state = self.state
@@ -110,26 +115,6 @@ class Resumption:
     warnings: tuple[str, ...]
 
 
-def write_resume_point(run: RunDir, config: Config, manifest: Mapping[str, Any], cwd: Path) -> None:
-    """Write down, durably and twice, what ``read_resumption`` needs.
-
-    Raises:
-        ResourceLimit: The disk is full.
-    """
-    point = {
-        "format": _FORMAT,
-        "run_id": run.run_id,
-        "config": config.to_toml(),
-        "base_dir": str(config.base_dir),
-        "source": config.source,
-        "cwd": str(cwd),
-        "manifest": dict(manifest),
-    }
-    checkpoint = Checkpoint(run.resume)
-    for _ in checkpoint.places:
-        checkpoint.write(to_json(point))
-
-
 def refuse_running(run: RunDir) -> None:
     """Raise where a run's process lives.
 
@@ -139,13 +124,16 @@ def refuse_running(run: RunDir) -> None:
     if run.state() is RunState.RUNNING:
         process = (read_object(run.manifest) or {}).get("process") or {}
         message = f"expected a run that was interrupted, this one is running (process {process.get('pid')})"
-        raise _mistake(run, message, "wait for it, or end it")
+        raise mistake(run, message, "wait for it, or end it")
 
 
-def is_over(run: RunDir) -> bool:
-    """Whether a run has ended in its own time: there is nothing to go on with."""
-    summary = read_object(run.summary)
-    return summary is not None and summary.get("state") != "interrupted"
+def ended_as(run: RunDir) -> tuple[str, int] | None:
+    """The state and the exit code of a run that has ended in its own time, so that there is nothing to go on with.
+
+    None where it was interrupted, or where its summary is missing or damaged.
+    """
+    state = (read_object(run.summary) or {}).get("state")
+    return (state, EXIT_CODES[state]) if isinstance(state, str) and state in EXIT_CODES else None
 
 
 def read_resumption(run: RunDir) -> Resumption:
@@ -153,25 +141,32 @@ def read_resumption(run: RunDir) -> Resumption:
 
     Raises:
         ConfigError: The run cannot be resumed; says why.
+        RunDamaged: A file or folder of it is something else than it should be.
     """
     refuse_running(run)
-    point = _read_point(run)
-    config = _config(run, point)
+    _refuse_misplaced(run)
+    point = read_point(run)
+    config = config_of(run, point)
     root = config.global_.seed
     assert root is not None  # put there from the manifest
     manifest = read_object(run.manifest)
     warnings: list[str] = []
-    if manifest is None or "seeds" not in manifest:
-        if run.manifest.exists() and manifest is None:
-            warnings.append("manifest.json is damaged: written anew from the checked copy")
-        manifest = {**point["manifest"], **(manifest or {})}
-    events, damaged = read_events(run.events)
+    if manifest is None and os.path.lexists(run.manifest):
+        warnings.append("manifest.json is damaged: written anew from the checked copy")
+    if os.path.lexists(run.summary) and read_object(run.summary) is None:
+        warnings.append("summary.json is damaged: written anew at the end")
+    # What was written at the beginning is checked in the copy; the parts that were resumed are only in the file.
+    manifest = {**(manifest or {}), **point["manifest"]}
+    with reading(run.events, "the run's events"):
+        events, damaged = read_events(run.events)
     if damaged:
-        warnings.append(f"events.jsonl: {damaged} damaged lines are passed over")
-    seeds, standings = Seeds(root), {}
+        warnings.append(f"events.jsonl: {counted(damaged, 'damaged line')} passed over")
+    seeds, earlier, standings = Seeds(root), read_earlier(run, events), {}
     for environment in config.expand():
         place = EnvDir(environment.id, run.path / "environments" / environment.id)
-        standings[environment.id] = standing = Standing()
+        if wrong := misplaced(place.path, "the folder of an environment", folder=True):
+            raise RunDamaged(wrong)
+        standings[environment.id] = standing = Standing(earlier=earlier.get(environment.id, Earlier()))
         if environment.command is None:
             warnings += _read_episodes(place, environment, seeds, standing)
         _read_end(environment, events, standing)
@@ -180,14 +175,20 @@ def read_resumption(run: RunDir) -> Resumption:
     return Resumption(run, config, Path(point["cwd"]), manifest, standings, tuple(warnings))
 
 
-def read_config(run: RunDir) -> tuple[Config, Path]:
-    """A run's configuration, with the root seed in it, and where its command was started.
+def _refuse_misplaced(run: RunDir) -> None:
+    """Raise where something is a folder that will be written to as a file, or the other way round.
 
     Raises:
-        ConfigError: It cannot be read.
+        RunDamaged: So it is.
     """
-    point = _read_point(run)
-    return _config(run, point), Path(point["cwd"])
+    for path, what in (
+        (run.manifest, "the run's manifest"),
+        (run.config, "the run's configuration"),
+        (run.summary, "the run's summary"),
+        (run.events, "the run's events"),
+    ):
+        if wrong := misplaced(path, what):
+            raise RunDamaged(wrong)
 
 
 def find_beginning(
@@ -204,14 +205,14 @@ def find_beginning(
     Returns:
         The finished episodes' records by number; those that only the trace tells of; and the beginning.
     """
-    told = {r["episode"]: dict(r) for r in records if _is_whole_record(r)}
+    told = {r["episode"]: dict(r) for r in records if is_whole_record(r)}
     finished: list[dict[str, Any]] = []
     lost: list[dict[str, Any]] = []
     while len(finished) < wanted:
         number = len(finished)
         record = told.get(number)
         if record is None:
-            record = _record_of(trace.episodes.get(number))
+            record = record_of(trace.episodes.get(number))
             if record is None:
                 break
             lost.append(record)
@@ -242,11 +243,13 @@ def find_beginning(
 
 def _read_episodes(place: EnvDir, environment: EnvironmentConfig, seeds: Seeds, standing: Standing) -> list[str]:
     warnings = []
-    records, damaged = read_records(place.episodes)
-    trace = read_trace(place.trace)
+    with reading(place.episodes, "the records of its episodes"):
+        records, damaged = read_records(place.episodes)
+    with reading(place.trace, "the trace of its episodes"):
+        trace = read_trace(place.trace)
     for name, count in (("episodes.jsonl", damaged), ("trace.bin", trace.damaged)):
         if count:
-            warnings.append(f"{environment.id}: {name}: {count} damaged places are passed over")
+            warnings.append(f"{environment.id}: {name}: {counted(count, 'damaged place')} passed over")
     records = [record for record in records if record.get("env_id", environment.id) == environment.id]
     finished, lost, beginning = find_beginning(
         records,
@@ -294,47 +297,20 @@ def _cause(event: Event) -> Cause | None:
         return None
 
 
-def _read_point(run: RunDir) -> dict[str, Any]:
-    data = Checkpoint(run.resume).read()
-    if data is None:
-        damaged = any(place.exists() for place in Checkpoint(run.resume).places)
-        message = (
-            "expected a run that can go on; both copies of what that needs (resume.0, resume.1) are damaged"
-            if damaged
-            else "expected a run that can go on; this one ended before it had begun, or an older version made it"
-        )
-        raise _mistake(run, message, "run its configuration again")
-    point: dict[str, Any] = json.loads(data)
-    if point.get("format") != _FORMAT:
-        raise _mistake(run, f"expected format {_FORMAT} of resume.0, got {point.get('format')}", "use the same version")
-    return point
-
-
-def _root_seed(run: RunDir, manifest: Mapping[str, Any]) -> int:
-    root = (manifest.get("seeds") or {}).get("root")
-    if type(root) is not int:
-        raise _mistake(run, f"expected the root seed in resume.0, got {root!r}", "run its configuration again")
-    return root
-
-
-def _config(run: RunDir, point: Mapping[str, Any]) -> Config:
-    root = _root_seed(run, point["manifest"])
-    loaded = load_config(tomllib.loads(point["config"]))
-    # Where all runs lie is asked from where this command is started; the seed may have been drawn.
-    settings = loaded.global_.model_copy(update={"run_dir": str(run.path.parent), "seed": root})
-    return replace(loaded, global_=settings, base_dir=Path(point["base_dir"]), source=point["source"])
-
-
-def _is_whole_record(record: Mapping[str, Any]) -> bool:
+def is_whole_record(record: Mapping[str, Any]) -> bool:
+    """Whether a record is one of a finished episode, with all its numbers."""
     return _has_numbers(record) and record.get("outcome") in _WHOLE
 
 
 def _has_numbers(record: Mapping[str, Any]) -> bool:
-    return type(record.get("episode")) is int and all(isinstance(record.get(key), int | float) for key in _NUMBERS)
+    total = record.get("return")
+    # An infinite return, or none that is a number, is written as one of these; float() reads them.
+    is_number = (isinstance(total, int | float) and not isinstance(total, bool)) or total in _NOT_FINITE
+    return is_number and all(type(record.get(key)) is int for key in ("episode", "length", "seed"))
 
 
-def _record_of(held: EpisodeTrace | None) -> dict[str, Any] | None:
-    """The record of a finished episode, from its trace."""
+def record_of(held: EpisodeTrace | None) -> dict[str, Any] | None:
+    """The record of a finished episode, from its trace; None where that does not hold it whole."""
     if held is None or held.outcome not in _WHOLE or not held.whole or not held.rows:
         return None
     rows = _try_rows(held)
@@ -366,7 +342,3 @@ def _try_policy_state(held: EpisodeTrace) -> bytes | None:
         return held.policy_state()
     except (OSError, ValueError, zlib.error):
         return None
-
-
-def _mistake(run: RunDir, message: str, hint: str) -> ConfigError:
-    return ConfigError([Problem("run", run.path.name, message, hint)])

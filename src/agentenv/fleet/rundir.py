@@ -29,7 +29,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import ConfigError, Problem, ResourceLimit
+from agentenv.errors import ConfigError, Problem, ResourceLimit, RunDamaged
+from agentenv.fleet.checkpoints import Checkpoint
+from agentenv.fleet.damage import misplaced, reading
 from agentenv.fleet.owner import Owner
 from agentenv.telemetry.records import to_json, write_atomic
 
@@ -135,9 +137,12 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path) -> RunDir:
-        """Returns the folder of a run made earlier. A damaged manifest gives an empty run id."""
-        path = path.absolute()
-        return cls(path, str((read_object(path / "manifest.json") or {}).get("run_id", "")))
+        """Returns the folder of a run made earlier. The run id is empty where neither manifest nor its copy has it."""
+        path = Path(os.path.abspath(path))
+        found = (read_object(path / "manifest.json") or {}).get("run_id")
+        if not isinstance(found, str):
+            found = cls(path, "").resume_point().get("run_id")
+        return cls(path, found if isinstance(found, str) else "")
 
     @property
     def config(self) -> Path:
@@ -155,6 +160,11 @@ class RunDir:
         return self.path / "summary.json"
 
     @property
+    def earlier_summary(self) -> Path:
+        """How the part before the last one ended, where the run was interrupted and gone on with."""
+        return self.path / "summary.json.prev"
+
+    @property
     def events(self) -> Path:
         """What happened."""
         return self.path / "events.jsonl"
@@ -163,6 +173,12 @@ class RunDir:
     def resume(self) -> Path:
         """What a run needs to go on, as two checked copies; see ``agentenv.fleet.checkpoints``."""
         return self.path / "resume"
+
+    def resume_point(self) -> dict[str, Any]:
+        """What ``agentenv.fleet.origin`` wrote, as far as a copy of it is whole; empty where none is. Says nothing."""
+        data = Checkpoint(self.resume).read(quiet=True)
+        value = None if data is None else json.loads(data)
+        return value if isinstance(value, dict) else {}
 
     def lock(self) -> int | None:
         """Hold the folder for this process, until the returned descriptor is closed; None if another one holds it.
@@ -187,9 +203,10 @@ class RunDir:
 
         Raises:
             ResourceLimit: the disk is full.
+            RunDamaged: the summary, or the one before it, is something else than a file.
         """
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(self.summary, self.summary.with_name("summary.json.prev"))
+        with reading(self.summary, "the run's summary"), contextlib.suppress(FileNotFoundError):
+            os.replace(self.summary, self.earlier_summary)
         write_atomic(self.manifest, to_json({**manifest, "process": Owner.current().as_record()}, indent=2) + b"\n")
 
     def write_config(self, text: str) -> None:
@@ -244,20 +261,31 @@ class RunDir:
         return EnvDir(env_id, path)
 
     def environments(self) -> list[EnvDir]:
-        """Returns the environments that have a folder, by id; makes none."""
-        found: list[EnvDir] = []
-        with contextlib.suppress(OSError):
-            for path in sorted((self.path / "environments").iterdir()):
-                if _SAFE_ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-                    found.append(EnvDir(path.name, path))
-        return found
+        """Returns the environments that have a folder, by id; makes none.
+
+        Raises:
+            RunDamaged: something stands in the way of their folders.
+        """
+        root = self.path / "environments"
+        what = "the folder of the run's environments"
+        if wrong := misplaced(root, what, folder=True):
+            raise RunDamaged(wrong)
+        if not os.path.lexists(root):
+            return []
+        with reading(root, what):
+            paths = sorted(root.iterdir())
+        return [
+            EnvDir(path.name, path)
+            for path in paths
+            if _SAFE_ID.fullmatch(path.name) and os.path.isdir(path) and not path.is_symlink()
+        ]
 
     def state(self) -> RunState:
         """Finished if there is a summary, else running if the process that made it lives, else interrupted."""
         owner = Owner.from_record((read_object(self.manifest) or {}).get("process"))
         # In this order: a run that ends just now writes its summary while its process is still alive.
         running = owner is not None and owner.alive()
-        if self.summary.is_file():
+        if os.path.isfile(self.summary):
             return RunState.FINISHED
         return RunState.RUNNING if running else RunState.INTERRUPTED
 

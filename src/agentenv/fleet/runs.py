@@ -13,11 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import ConfigError, Problem
+from agentenv.errors import ConfigError, Problem, RunDamaged
 from agentenv.fleet.rundir import RunDir, RunState, read_object
 
 _STAMPED = re.compile(r"(\d{8}-\d{6})-.+")
+_MARKS = ("manifest.json", "resume.0", "resume.1")
+"""A folder with one of these is a run's, whatever it is called, and whatever else was lost."""
 _SHOWN = 5
+_LATEST = 1e11  # seconds since the epoch; what is later is no time but damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class RunInfo:
         run_id: The run's id; empty if the manifest is damaged.
         state: What became of it.
         started_unix: When it started, seconds since the epoch; None if nothing tells.
-        environments: How many environments have a folder.
+        environments: How many environments have a folder; 0 where that cannot be read.
         problem: What is damaged, in words; empty if nothing.
     """
 
@@ -50,7 +53,7 @@ class RunInfo:
 def list_runs(root: Path) -> list[RunInfo]:
     """Returns the runs under a folder, the oldest first; a folder that is missing or unreadable has none."""
     try:
-        folders = [path for path in root.iterdir() if path.is_dir()]
+        folders = [path for path in root.iterdir() if os.path.isdir(path)]
     except OSError:
         return []
     runs = [_describe(path) for path in folders if _is_run(path)]
@@ -62,7 +65,8 @@ def find_run(root: Path, ref: str) -> RunDir:
 
     Args:
         root: The folder of all runs.
-        ref: A run's name, its id, the beginning of either (if only one run has it), ``latest``, or a path.
+        ref: A run's name, its id, the beginning of either (if only one run has it), ``latest``, or the path of its
+            folder, absolute or from here.
 
     Raises:
         ConfigError: no run, or more than one, is meant; says which there are.
@@ -73,11 +77,15 @@ def find_run(root: Path, ref: str) -> RunDir:
     for run in runs:
         if ref in (run.name, run.run_id) and ref:
             return RunDir.open(run.path)
-    path = Path(ref).expanduser()
-    if ref and (os.sep in ref or _is_run(path)) and path.is_dir():
+    path = Path(os.path.abspath(Path(ref).expanduser()))  # what "." and ".." are called is told by this
+    is_path = os.sep in ref or ref in (os.curdir, os.pardir)
+    if ref and os.path.isdir(path) and (is_path or _is_run(path)):
         if _is_run(path):
             return RunDir.open(path)
-        raise _unknown(ref, f"{ref!r} is a folder, but not one of a run", "expected one with a manifest.json")
+        hint = f"expected one with {' or '.join(_MARKS)}; those are missing, or the run lies elsewhere"
+        raise _unknown(ref, f"{str(path)!r} is a folder, but not one of a run", hint)
+    if is_path and os.path.lexists(path):
+        raise _unknown(ref, f"expected the folder of a run, {str(path)!r} is a file", "name the folder it lies in")
     begins = [run for run in runs if run.name.startswith(ref) or run.run_id.startswith(ref)] if ref else []
     if len(begins) == 1:
         return RunDir.open(begins[0].path)
@@ -95,9 +103,13 @@ def _suggest(ref: str, runs: list[RunInfo]) -> str:
         named.setdefault(_label(run.name), []).append(run)
     near = [run for match in difflib.get_close_matches(_label(ref), named, n=_SHOWN) for run in named[match]]
     near += [run for run in reversed(runs) if ref and ref in run.name]
+    hint = f"the latest are {_names(runs[::-1])}"
     if near:
-        return f"did you mean {_names(list(dict.fromkeys(near)))}?"
-    return f"the latest are {_names(runs[::-1])}"
+        hint = f"did you mean {_names(list(dict.fromkeys(near)))}?"
+    nameless = [run for run in runs if not run.run_id]
+    if nameless:
+        hint += f"; of {_names(nameless)} only the folder's name is known: manifest.json is lost"
+    return hint
 
 
 def _label(name: str) -> str:
@@ -115,7 +127,7 @@ def _unknown(ref: str, message: str, hint: str) -> ConfigError:
 
 
 def _is_run(path: Path) -> bool:
-    return _STAMPED.fullmatch(path.name) is not None or (path / "manifest.json").is_file()
+    return _STAMPED.fullmatch(path.name) is not None or any(os.path.lexists(path / mark) for mark in _MARKS)
 
 
 def _describe(path: Path) -> RunInfo:
@@ -124,23 +136,28 @@ def _describe(path: Path) -> RunInfo:
     state = run.state()
     problems = []
     if manifest is None:
-        problems.append("manifest.json is damaged" if run.manifest.exists() else "manifest.json is missing")
-    if state is RunState.FINISHED and read_object(run.summary) is None:
+        problems.append("manifest.json is damaged" if os.path.lexists(run.manifest) else "manifest.json is missing")
+    if os.path.lexists(run.summary) and read_object(run.summary) is None:
         problems.append("summary.json is damaged")
+    count = 0
+    try:
+        count = len(run.environments())
+    except RunDamaged:
+        problems.append("environments is no folder that can be read")
     return RunInfo(
         name=path.name,
         path=run.path,
         run_id=run.run_id,
         state=state,
         started_unix=_started(path.name, manifest),
-        environments=len(run.environments()),
+        environments=count,
         problem="; ".join(problems),
     )
 
 
 def _started(name: str, manifest: dict[str, Any] | None) -> float | None:
     started = (manifest or {}).get("started_unix")
-    if isinstance(started, int | float) and not isinstance(started, bool):
+    if isinstance(started, int | float) and not isinstance(started, bool) and 0 <= started < _LATEST:
         return float(started)
     stamp = _STAMPED.fullmatch(name)
     try:

@@ -10,6 +10,9 @@ from typing import Any
 
 from agentenv.fleet.progress import EnvState, Progress
 
+EXIT_CODES = {"finished": 0, "failed": 1}
+"""What ``agentenv run`` exits with, by the state of a run that has ended in its own time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -21,7 +24,8 @@ class Summary:
         runtime, isolation: What it ran in.
         limits: What enforced each limit.
         seed: The root of all seeds.
-        started_unix: When it began, seconds since the epoch.
+        started_unix: When its process began, seconds since the epoch. Of a run that was resumed this, and the next two,
+            are of the last process.
         startup_s: From the beginning until the first batch of environments was ready or had failed.
         duration_s: From beginning to end.
         signal: The signal that ended it, or None.
@@ -53,7 +57,7 @@ class Summary:
         """0, 1 when an environment failed, 128 plus the signal's number when one ended the run."""
         if self.signal is not None:
             return 128 + self.signal
-        return 0 if self.state == "finished" else 1
+        return EXIT_CODES[self.state]
 
     @property
     def episodes(self) -> int:
@@ -67,9 +71,10 @@ class Summary:
 
     @property
     def steps_per_s(self) -> float:
-        """Steps of all environments for each second of the run after its start-up."""
+        """Steps that this process took, of all environments, for each second after its start-up."""
         played_s = self.duration_s - self.startup_s
-        return self.steps / played_s if played_s > 0 else 0.0
+        taken = sum(environment.steps - environment.earlier_steps for environment in self.environments)
+        return taken / played_s if played_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """As one JSON object."""

@@ -7,6 +7,7 @@ counted and passed over; the rows that follow a gap in an episode are not used.
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from agentenv.errors import RunDamaged
 from agentenv.fleet.digests import DIGEST_BYTES, StepDigest
 from agentenv.fleet.trace import CHAIN_BYTES, FORMAT, FRAME, MAGIC, older
 
@@ -62,8 +64,7 @@ class EpisodeTrace:
         """The rows.
 
         Raises:
-            OSError: The file cannot be read.
-            ValueError: It was changed since it was looked through.
+            OSError: The file cannot be read, or was changed since it was looked through.
         """
         found = [_load(chunk).head(take) for chunk, take in self.chunks]
         if not found:
@@ -152,11 +153,13 @@ class Trace:
         episodes: By number; of one that was begun several times, the last.
         damaged: Places that could not be read.
         end: Where the whole chunks of the newer file end, in bytes.
+        damaged_files: The files they are in.
     """
 
     episodes: dict[int, EpisodeTrace]
     damaged: int
     end: int
+    damaged_files: tuple[Path, ...] = ()
 
 
 def read_trace(path: Path) -> Trace:
@@ -167,13 +170,18 @@ def read_trace(path: Path) -> Trace:
     """
     trace = Trace({}, 0, 0)
     for file in (older(path), path):
-        trace.end = 0
+        trace.end = damaged = 0
         for chunk in _chunks(file):
             if chunk is None:
-                trace.damaged += 1
+                damaged += 1
                 continue
             trace.end = chunk.offset + chunk.length
             _take(trace.episodes, chunk)
+        if file != path and not trace.end and not damaged and os.path.isfile(file):
+            damaged = 1  # it was full when it became the older one
+        if damaged:
+            trace.damaged += damaged
+            trace.damaged_files = (*trace.damaged_files, file)
     return trace
 
 
@@ -261,7 +269,7 @@ def _load(chunk: Chunk) -> Rows:
         file.seek(chunk.offset)
         data = file.read(chunk.length)
     if _chunk(chunk.path, data, 0) is None:
-        raise ValueError(f"{chunk.path}: damaged at byte {chunk.offset}")
+        raise RunDamaged(f"{chunk.path}: damaged at byte {chunk.offset} since it was looked through")
     (described,) = struct.unpack_from("<I", data, FRAME.size)
     inflate = zlib.decompressobj()
     body = inflate.decompress(data[FRAME.size + 4 + described :], _MOST_BYTES)

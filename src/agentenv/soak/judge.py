@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from agentenv.errors import counted
 from agentenv.soak.slope import Trend, fit
 
 HOUR_S = 3600.0
@@ -128,7 +129,7 @@ def judge(times_s: Sequence[float], values: Sequence[float], limit: Limit) -> Ve
     times, kept = times_s[first:], values[first:]
     window_s = times[-1] - times[0]
     if len(kept) < MIN_SAMPLES or window_s <= 0:
-        reason = f"{len(kept)} samples after the warm-up, {MIN_SAMPLES} are needed: run longer"
+        reason = f"{counted(len(kept), 'sample')} after the warm-up, {MIN_SAMPLES} are needed: run longer"
         return Verdict(Outcome.UNDECIDED, reason, samples=len(kept), window_s=window_s, begins_s=times[0])
     trend = fit(times, kept)
     unit = abs(trend.level) if limit.relative else 1.0

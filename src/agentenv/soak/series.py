@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from agentenv.errors import counted
 from agentenv.soak.judge import Limit, Outcome, Verdict, judge
 
 _MANY_MB = Limit(per_hour=1.0, least=1.0)
@@ -84,7 +85,9 @@ class Series:
         """What is to be said of it."""
         verdict = judge(self.times_s, self.values, self.resource.limit)
         if verdict.trend is None and self.lives > 1:
-            return replace(verdict, reason=f"killed too often: its longest life has {verdict.samples} samples")
+            return replace(
+                verdict, reason=f"killed too often: its longest life has {counted(verdict.samples, 'sample')}"
+            )
         return verdict
 
 

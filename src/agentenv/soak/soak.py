@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.config import Config
-from agentenv.errors import AgentEnvError, ConfigError, Problem
+from agentenv.errors import AgentEnvError, ConfigError, Problem, counted
 from agentenv.fleet.interrupts import Interrupts, StopNow
 from agentenv.fleet.manifest import build_manifest
 from agentenv.fleet.rundir import RunDir
@@ -179,7 +179,8 @@ class _Passing:
             resources=judged,
         )
         path = self._run.path / "soak.png"
-        title = f"{name}: {report.verdict}; {tally.steps:,} steps in {self._elapsed_s:,.0f} s, {self._kills()} kills"
+        kills = counted(self._kills(), "kill")
+        title = f"{name}: {report.verdict}; {counted(tally.steps, 'step')} in {self._elapsed_s:,.0f} s, {kills}"
         try:
             drawn = bool(judged) and draw(judged, path, title)
             report = replace(report, plot=path) if drawn else replace(report, plot_note=MISSING if judged else "")

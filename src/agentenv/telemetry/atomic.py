@@ -18,7 +18,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     Raises:
         ResourceLimit: the disk or the quota is full.
-        OSError: it cannot be written for another reason.
+        OSError: it cannot be written for another reason; names ``path``.
     """
     try:
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
@@ -39,7 +39,10 @@ def write_atomic(path: Path, data: bytes) -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             message = f"{path} needs {len(data)} bytes of disk and there is no room; the previous file is kept"
             raise ResourceLimit(error.errno, message) from error
-        raise
+        if error.errno is None:
+            raise
+        # The temporary file is nobody's concern.
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _sync_directory(path: Path) -> None:

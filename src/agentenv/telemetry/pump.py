@@ -17,7 +17,7 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from agentenv.errors import ClosedError, ResourceLimit
+from agentenv.errors import ClosedError, ResourceLimit, counted
 from agentenv.telemetry.sink import LogSink
 from agentenv.telemetry.stream import TURN_BYTES, Stream
 from agentenv.telemetry.wake import Wake
@@ -127,9 +127,9 @@ class LogPump:
             thread.join(_JOIN_S)
             if thread.is_alive():
                 _logger.warning(
-                    "the log thread did not end within %.0f s (a disk that hangs?); %d pipes are left to it",
+                    "the log thread did not end within %.0f s (a disk that hangs?); %s left to it",
                     _JOIN_S,
-                    len(streams),
+                    counted(len(streams), "pipe"),
                 )
                 return
         for stream in streams:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from agentenv.errors import counted
 from agentenv.telemetry.rotation import RotatingFile
 from agentenv.telemetry.text import one_line, printable
 
@@ -135,7 +136,9 @@ class LogSink:
             return None
         note = b""
         if self._gap_bytes:
-            note = f"\n--- agentenv: {self._gap_bytes} bytes missing here ({self._gap_reason}) ---\n".encode()
+            note = (
+                f"\n--- agentenv: {counted(self._gap_bytes, 'byte')} missing here ({self._gap_reason}) ---\n".encode()
+            )
         done, error = self._file.write(note + data)
         if done >= len(note):
             self._gap_bytes = 0

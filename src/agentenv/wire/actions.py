@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from agentenv.errors import InvalidAction
+from agentenv.errors import InvalidAction, counted
 from agentenv.wire.fitting import describe, fit
 from agentenv.wire.plan import Branch, Leaf, Part, SpaceLayout, VariableLeaf, name_path
 from agentenv.wire.views import Bytes, batch_view, check_base
@@ -74,7 +74,9 @@ def _fit_batch(actions: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where
         except TypeError:
             count = shape[0]
         if count != shape[0]:
-            raise InvalidAction(f"{where}: expected {shape[0]} actions, one per environment, got {count}") from None
+            raise InvalidAction(
+                f"{where}: expected {counted(shape[0], 'action')}, one per environment, got {count}"
+            ) from None
         raise InvalidAction(str(error)) from None
 
 
@@ -120,9 +122,11 @@ def _gather_variable(leaf: VariableLeaf, num_envs: int) -> _Gather:
 
     def gather(actions: Any, assignments: list[Any], columns: list[Any]) -> None:
         if not isinstance(actions, (tuple, list)):
-            raise InvalidAction(f"{where}: expected a tuple of {num_envs} values, got {describe(actions)}")
+            raise InvalidAction(f"{where}: expected a tuple of {counted(num_envs, 'value')}, got {describe(actions)}")
         if len(actions) != num_envs:
-            raise InvalidAction(f"{where}: expected {num_envs} actions, one per environment, got {len(actions)}")
+            raise InvalidAction(
+                f"{where}: expected {counted(num_envs, 'action')}, one per environment, got {len(actions)}"
+            )
         columns.append(actions)
 
     return gather

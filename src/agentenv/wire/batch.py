@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from agentenv.errors import ProtocolError
+from agentenv.errors import ProtocolError, counted
 from agentenv.wire.actions import ActionBatch
 from agentenv.wire.membership import ActionCheck
 from agentenv.wire.plan import Leaf, Part, SpaceLayout, VariableLeaf
@@ -76,13 +76,17 @@ class BatchView:
             ProtocolError: More or fewer variable values than the space has.
         """
         if len(variable) != len(self.layout.variables):
-            raise ProtocolError(f"expected {len(self.layout.variables)} variable values, got {len(variable)}")
+            raise ProtocolError(
+                f"expected {counted(len(self.layout.variables), 'variable value')}, got {len(variable)}"
+            )
         return _take(self.layout.root, self.views, index, variable)
 
 
 def _check_variables(variable: Variables | None, expected: int, num_envs: int) -> None:
     if variable is None or len(variable) != num_envs or any(len(values) != expected for values in variable):
-        raise ProtocolError(f"expected {expected} variable values from each of {num_envs} environments")
+        raise ProtocolError(
+            f"expected {counted(expected, 'variable value')} from each of {counted(num_envs, 'environment')}"
+        )
 
 
 def _views(part: Part, base: Bytes) -> Any:

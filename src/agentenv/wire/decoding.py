@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import GraphInstance
 
-from agentenv.errors import ProtocolError
+from agentenv.errors import ProtocolError, counted
 from agentenv.wire.dtypes import parse_dtype
 from agentenv.wire.opaque import Opaque
 from agentenv.wire.source import MAX_NESTING, Source, check_text
@@ -95,7 +95,7 @@ def _values(node: list[Any], source: Source) -> list[Any]:
 
 def _exactly(node: list[Any], length: int) -> None:
     if len(node) != length + 1:
-        raise ProtocolError(f"expected {length} parts after the tag {node[0]!r}, got {len(node) - 1}")
+        raise ProtocolError(f"expected {counted(length, 'part')} after the tag {node[0]!r}, got {len(node) - 1}")
 
 
 def _of_types(node: list[Any], source: Source, *kinds: type) -> list[Any]:
@@ -150,7 +150,7 @@ def _array(node: list[Any], source: Source) -> np.ndarray[Any, Any]:
 def _object_array(node: list[Any], source: Source) -> np.ndarray[Any, Any]:
     shape = _shape(node[1] if len(node) > 1 else None)
     if len(node) - 2 != prod(shape):
-        raise ProtocolError(f"expected {prod(shape)} objects for the shape {shape}, got {len(node) - 2}")
+        raise ProtocolError(f"expected {counted(prod(shape), 'object')} for the shape {shape}, got {len(node) - 2}")
     array = np.empty(shape, object)
     flat = array.reshape(-1)
     for index, item in enumerate(node[2:]):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from agentenv.errors import ProtocolError
+from agentenv.errors import ProtocolError, counted
 from agentenv.wire.contains import contains
 from agentenv.wire.fitting import describe
 from agentenv.wire.plan import Leaf, Part, SpaceLayout, VariableLeaf
@@ -52,7 +52,7 @@ class Reader:
 
         def read(variable: Sequence[object] = ()) -> Any:
             if len(variable) != expected:
-                raise ProtocolError(f"expected {expected} values of variable size, got {len(variable)}")
+                raise ProtocolError(f"expected {counted(expected, 'value')} of variable size, got {len(variable)}")
             return load(variable)
 
         self.read = read
@@ -78,7 +78,7 @@ def check_variables(layout: SpaceLayout, values: Sequence[object]) -> None:
         ProtocolError: One is not, or there are more or fewer than the layout has.
     """
     if len(values) != len(layout.variables):
-        raise ProtocolError(f"expected {len(layout.variables)} values of variable size, got {len(values)}")
+        raise ProtocolError(f"expected {counted(len(layout.variables), 'value')} of variable size, got {len(values)}")
     for leaf, value in zip(layout.variables, values, strict=True):
         check_variable(leaf.space, value)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from agentenv.errors import ProtocolError
+from agentenv.errors import ProtocolError, counted
 from agentenv.wire.sink import MAX_HASHED
 
 MAX_NESTING = 80
@@ -35,7 +35,7 @@ class Source:
         """Claim the next bytes; returns where they begin."""
         start = self.cursor
         if nbytes < 0 or nbytes > self.end - start:
-            raise ProtocolError(f"expected {nbytes} raw bytes at offset {start}, got {self.end - start}")
+            raise ProtocolError(f"expected {counted(nbytes, 'raw byte')} at offset {start}, got {self.end - start}")
         self.cursor = min(start + nbytes + (-nbytes % 8), self.end)
         return start
 

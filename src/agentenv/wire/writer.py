@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from agentenv.errors import counted
 from agentenv.wire.fitting import describe, fit
 from agentenv.wire.plan import Branch, Leaf, Part, SpaceLayout, VariableLeaf, name_path
 from agentenv.wire.views import Bytes, block_view, check_buffer
@@ -169,6 +170,6 @@ def check_items(value: Any, length: int, where: str) -> None:
         ValueError: It is not.
     """
     if not isinstance(value, (tuple, list)) and not (isinstance(value, np.ndarray) and value.ndim):
-        raise ValueError(f"{where}: expected a tuple of {length} items, got {describe(value)}")
+        raise ValueError(f"{where}: expected a tuple of {counted(length, 'item')}, got {describe(value)}")
     if len(value) != length:
-        raise ValueError(f"{where}: expected a tuple of {length} items, got {len(value)}")
+        raise ValueError(f"{where}: expected a tuple of {counted(length, 'item')}, got {len(value)}")

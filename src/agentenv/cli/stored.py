@@ -1,0 +1,27 @@
+"""Taking a name away from an image or a kernel, and what it referred to with it."""
+
+from __future__ import annotations
+
+from agentenv.cli.console import open_stdout, print_json, print_result
+from agentenv.errors import ConfigError, Problem
+from agentenv.images.collect import remove_object
+from agentenv.images.store import Store
+
+
+def remove(kind: str, name: str, *, as_json: bool) -> None:
+    """Remove it and say so.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    store = Store.default()
+    found = store.named(kind, name)
+    if found is None or not store.forget(kind, name):
+        there = ", ".join(one.name for one in store.names(kind)) or "none"
+        raise ConfigError([Problem("command line", "NAME", f"expected the name of one of {there}, got {name!r}")])
+    freed = remove_object(store, found.digest)
+    if as_json:
+        print_json({"removed": name, "digest": found.digest, "freed_bytes": freed})
+        return
+    kept = "" if freed else "; its file stays as long as another name or a machine uses it"
+    print_result(open_stdout(), f"removed {name}, {freed >> 20} MB{kept}")
