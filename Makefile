@@ -17,7 +17,7 @@ PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-chaos test check format bench docs clean
+.PHONY: help demo demo-chaos image test check format bench docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ demo: $(BASE) ## Install, then run ten isolated GridWorlds
 
 demo-chaos: $(BASE) ## Kill environments of a run every second; what they play stays the same
 	@$(BIN)/python tools/demo_chaos.py
+
+image: $(BASE) ## Make the virtual machines' root file system that examples and tests use
+	@$(BIN)/agentenv image build gymnasium --from debian:bookworm --pip gymnasium numpy
 
 test: $(DEV) ## Run every test this machine can run
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)

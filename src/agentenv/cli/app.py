@@ -14,6 +14,8 @@ from agentenv.cli.check import check
 from agentenv.cli.crashes import crashes
 from agentenv.cli.diff import diff
 from agentenv.cli.exits import OK, guarded, silence_stderr, silence_stdout
+from agentenv.cli.image import image
+from agentenv.cli.kernel import kernel
 from agentenv.cli.logs import logs
 from agentenv.cli.replay import replay
 from agentenv.cli.run import run
@@ -62,6 +64,8 @@ def describe(
 
 for command in (run, check, replay, diff, runtimes, runs, logs, crashes, bench, soak, schema, sweep):
     app.command()(guarded(command))
+app.add_typer(image)
+app.add_typer(kernel)
 
 
 def run_app(arguments: list[str]) -> int:

@@ -10,8 +10,9 @@ import typer
 def runtimes(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     deadline_s: Annotated[
-        float, typer.Option("--deadline", metavar="S", min=1.0, help="Seconds to wait for each.")
-    ] = 20.0,
+        float | None,
+        typer.Option("--deadline", metavar="S", min=1.0, help="Seconds to wait for each (default 20; machines 120)."),
+    ] = None,
 ) -> None:
     """Try each runtime and say whether it works here, which limits it enforces, and what to do where it does not.
 
@@ -23,18 +24,20 @@ def runtimes(
     from dataclasses import asdict
 
     from agentenv.cli.console import make_table, open_stderr, open_stdout, print_json, print_result, start_logging
+    from agentenv.fleet.machines import machine_files
     from agentenv.sandbox.probe import probe
     from agentenv.sandbox.registry import REGISTRY
 
     console = open_stderr()
     start_logging(console, "error", quiet=False, verbose=0)
+    find_files = machine_files([])
     probes = []
     for name in REGISTRY:
         if console.is_terminal:
             with console.status(f"trying {name}"):
-                probes.append(probe(name, deadline_s=deadline_s))
+                probes.append(probe(name, deadline_s=deadline_s, find_files=find_files))
         else:
-            probes.append(probe(name, deadline_s=deadline_s))
+            probes.append(probe(name, deadline_s=deadline_s, find_files=find_files))
     if json_:
         print_json({"runtimes": [{**asdict(one), "limits": dict(one.limits)} for one in probes]})
         return

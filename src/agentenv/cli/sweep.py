@@ -10,18 +10,20 @@ from agentenv.errors import counted
 
 
 def sweep(json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Remove control groups of runs that were killed. Every run does it when it starts; runs that live are left alone.
+    """Remove control groups and directories of runs that were killed; those that live are left alone.
+
+    Every run does it when it starts.
 
     \b
     Example:
       agentenv sweep
     """
     from agentenv.cli.console import open_stdout, print_json, print_result
-    from agentenv.sandbox.runtimes._cgroup import sweep as sweep_groups
+    from agentenv.sandbox.sweep import sweep as sweep_all
 
-    removed = sweep_groups()
+    removed = sweep_all()
     if json_:
         print_json({"removed": list(removed)})
         return
     names = f": {', '.join(removed)}" if removed else ""
-    print_result(open_stdout(), f"removed the control groups of {counted(len(removed), 'run')}{names}")
+    print_result(open_stdout(), f"removed what was left of {counted(len(removed), 'run')}{names}")

@@ -164,10 +164,10 @@ class Branching:
         child = type(self).__new__(type(self))
         child.action_space = copy.deepcopy(self.action_space)
         child.spec, child._first_seed = self.spec, None
-        with turn:
-            sandbox = moments.branch(fleet, sandbox_id, stem, turn)
-            self._context.share()
         try:
+            with turn:
+                sandbox = moments.branch(fleet, sandbox_id, stem, turn)
+                self._context.share()
             own = {"id": sandbox_id} if seed is None else {"id": sandbox_id, "seed": seed}
             child._open(self._environment.model_copy(update=own), self._context, sandbox, seed)
         except SnapshotError as error:

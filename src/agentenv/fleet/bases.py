@@ -255,6 +255,9 @@ class Bases:
         ordered: dict[int, ParkedCopy] = {}
         losses: dict[int, PeerLost] = {}
         for number in numbers:
+            if unable := fleet.sandboxes[number].no_copies:
+                self._note_uncopied(number, unable)
+                continue
             try:
                 ordered[number] = fleet.sandboxes[number].order_park()
             except (OSError, SandboxError):
@@ -282,9 +285,13 @@ class Bases:
                 continue
             parked.drop()
             if number not in losses:
-                self._uncopied[number] = reason
-                logger.info("%s: cannot be forked: %s", fleet.members[firsts[number]].id, reason)
+                self._note_uncopied(number, reason)
         return losses
+
+    def _note_uncopied(self, number: int, reason: str) -> None:
+        if number not in self._uncopied:
+            logger.info("%s: cannot be forked: %s", self._fleet.members[self._fleet.groups[number][0]].id, reason)
+        self._uncopied[number] = reason
 
     def _plan(self) -> None:
         self._next_busy_s = self._cadence.next_busy_s(self._fleet.busy_s, self.cost_s)

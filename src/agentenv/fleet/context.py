@@ -15,13 +15,14 @@ from pathlib import Path
 
 from agentenv.config import Config, EnvironmentConfig
 from agentenv.fleet.known import implementation, registrar
+from agentenv.fleet.machines import machine_files
 from agentenv.fleet.output import SandboxOutput
 from agentenv.fleet.postmortem import Postmortem
 from agentenv.fleet.rundir import RunDir
 from agentenv.fleet.seeds import Seeds
 from agentenv.fleet.watch import Watch, raise_descriptor_limit
 from agentenv.sandbox.contract import EnvRequest, Runtime, RuntimeOptions, SandboxSpec
-from agentenv.sandbox.registry import choose, open_runtime
+from agentenv.sandbox.registry import REGISTRY, choose, open_runtime
 from agentenv.sandbox.runtimes._runid import new_run_id
 
 logger = logging.getLogger("agentenv.fleet")
@@ -114,6 +115,8 @@ class RunContext:
             network=any(environment.network for environment in environments),
             directory=str(self.config.base_dir),
             out=out,
+            kernel=self._file_or_name(first.kernel_image),
+            image=self._file_or_name(first.rootfs_image),
             start_timeout_s=max(environment.start_timeout_s for environment in environments),
         )
 
@@ -173,7 +176,9 @@ class RunContext:
         paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str) and "\0" not in path]
         if base not in paths:
             paths.append(base)
-        binary = self.config.bubblewrap.binary
+        binary = self.config.bubblewrap.binary if self.runtime_name == "bubblewrap" else None
+        # What other environments wrote, and the file with everybody's env_vars, often lie where the code lies.
+        hidden = (str(self._run_root), os.path.abspath(self.config.source))
         return RuntimeOptions(
             run_id=self.run_id,
             paths=tuple(dict.fromkeys(paths)),
@@ -182,13 +187,24 @@ class RunContext:
             out_root=None if self.run is None else self.run.path,
             binary=None if binary is None else str(self.config.resolve(binary)),
             nested=self.config.bubblewrap.nested,
-            # What other environments wrote, and the file with everybody's env_vars, often lie where the code lies.
-            hidden=(str(self._run_root), os.path.abspath(self.config.source)),
+            hidden=hidden,
+            find_files=machine_files(paths, hidden) if self._uses_machines else None,
         )
+
+    @property
+    def _uses_machines(self) -> bool:
+        return REGISTRY[self.runtime_name].isolation == "vm"
+
+    def _file_or_name(self, value: str | None) -> str | None:
+        """An existing file as an absolute path; anything else may be the name of a kernel or an image."""
+        if value is None:
+            return None
+        path = self.config.resolve(value)
+        return str(path) if path.exists() or "/" in value else value
 
     def _note_ignored(self, environments: Sequence[EnvironmentConfig]) -> None:
         for environment in environments:
-            if environment.kernel_image or environment.rootfs_image:
+            if (environment.kernel_image or environment.rootfs_image) and not self._uses_machines:
                 logger.info(
                     "%s: kernel_image and rootfs_image are used by VM runtimes only; ignored by runtime %r",
                     environment.id,

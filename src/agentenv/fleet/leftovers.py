@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 
 from agentenv.errors import AgentEnvError, counted
-from agentenv.sandbox.runtimes._cgroup import sweep
+from agentenv.sandbox.sweep import sweep
 
 logger = logging.getLogger("agentenv.fleet")
 
 
 def remove_leftovers() -> None:
-    """Remove the control groups of runs that are dead; a failure to do so is no reason not to run."""
+    """Remove what has a name and belongs to runs that are dead; a failure to do so is no reason not to run."""
     try:
         removed = sweep()
     except (AgentEnvError, OSError) as error:
         logger.warning("cannot remove what an earlier run left behind: %s", error)
         return
     if removed:
-        logger.info("removed the control groups of %s that were killed", counted(len(removed), "run"))
+        logger.info("removed what was left of %s that were killed", counted(len(removed), "run"))

@@ -138,6 +138,8 @@ def branch(fleet: Fleet, sandbox_id: str, stem: ParkedCopy | None, turn: Abstrac
         SnapshotError: When it is attached: the environment cannot be forked; says why.
     """
     source = fleet.sandboxes[0]
+    if source.no_copies:
+        raise SnapshotError(f"{fleet.members[0].id}: cannot be forked: {source.no_copies}")
 
     def order(message: Mapping[str, Any], fds: Sequence[int]) -> None:
         with turn:
@@ -177,6 +179,8 @@ def _park(fleet: Fleet, number: int) -> tuple[ParkedCopy | None, str]:
     sandbox = fleet.sandboxes[number]
     if len(fleet.groups[number]) > 1:
         return None, "it shares its sandbox with other environments"
+    if sandbox.no_copies:
+        return None, sandbox.no_copies
     try:
         parked = sandbox.order_park()
     except OSError as error:

@@ -73,14 +73,16 @@ def main(config: dict[str, Any]) -> NoReturn:
     """Serve spawn requests until the host closes its end.
 
     Args:
-        config: ``fd`` (control socket), ``isolated`` (whether cells get namespaces), ``preload`` (modules).
+        config: ``fd`` (control socket), ``isolated`` (whether cells get namespaces), ``preload`` (modules), ``bare``
+            (whether cells will run commands only, for which nothing need be imported).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's to interpret
     host = socket.socket(fileno=config["fd"])
     nesting = probe_nesting() if config["isolated"] else "not asked for"
     failed = _preload(config["preload"])
-    importlib.import_module("agentenv.guest.envhost")
-    importlib.import_module("agentenv.guest.warming").warm_up()
+    if not config.get("bare"):
+        importlib.import_module("agentenv.guest.envhost")
+        importlib.import_module("agentenv.guest.warming").warm_up()
     if config["isolated"]:
         for network in (False, True):
             seccomp.program(platform.machine(), allow_network=network)  # built once, not in every cell

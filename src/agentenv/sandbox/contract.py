@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentenv.errors import Cause, SandboxError
+from agentenv.sandbox.files import MachineFiles
 
 Order = Callable[[Mapping[str, Any], Sequence[int]], None]
 """Has a copy of an environment's process made that serves with an attach message and descriptors."""
@@ -78,6 +79,8 @@ class SandboxSpec:
         network: Whether the host's network is reachable.
         directory: Working directory inside; must be visible there.
         out: Host directory shown as /out, writable; None for no /out.
+        kernel: For machines: the kernel, as configured; None for the usual one.
+        image: For machines: the root file system, as configured; None for the usual one.
         start_timeout_s: Seconds until ``create`` gives up.
     """
 
@@ -92,6 +95,8 @@ class SandboxSpec:
     network: bool = False
     directory: str = "/"
     out: Path | None = None
+    kernel: str | None = None
+    image: str | None = None
     start_timeout_s: float = 60.0
 
 
@@ -109,6 +114,7 @@ class RuntimeOptions:
         nested: "auto", or "never" to give every sandbox an outer wall of its own.
         hidden: Host files and directories not to be shown, where they lie in a directory that is: other runs, the
             configuration with everybody's variables.
+        find_files: For runtimes that boot machines: the files of a sandbox's machine.
     """
 
     run_id: str
@@ -119,6 +125,7 @@ class RuntimeOptions:
     binary: str | None = None
     nested: str = "auto"
     hidden: tuple[str, ...] = ()
+    find_files: Callable[[SandboxSpec], MachineFiles] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +222,8 @@ class Sandbox(Protocol):
         destroyed: Whether nothing of it is left; one in which forks live on is not.
         log_id: The id under which its output is kept: its own, or that of the one it was forked from.
         last_usage: What it had used when ``cause`` was found; None before, and where nothing counts it.
+        no_copies: Why the processes in it cannot be copied: ``order_park``, ``branch`` and ``order_copy`` are then not
+            called; "" where they can.
     """
 
     spec: SandboxSpec
@@ -222,6 +231,7 @@ class Sandbox(Protocol):
     control: socket.socket
     introductions: list[dict[str, Any]]
     last_usage: Usage | None
+    no_copies: str
 
     @property
     def pidfd(self) -> int: ...

@@ -16,29 +16,33 @@ from dataclasses import dataclass, field
 
 from agentenv.errors import AgentEnvError, CauseKind, RuntimeUnavailable
 from agentenv.sandbox.contract import Probe, Runtime, RuntimeOptions, SandboxSpec
+from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.registry import REGISTRY, open_runtime
 from agentenv.sandbox.runtimes._cgroup import detect
 from agentenv.sandbox.runtimes._runid import new_run_id
 
+FindFiles = Callable[[SandboxSpec], MachineFiles]
+
 _STATUS = 42
+_DEADLINE_S = {"process": 20.0, "sandbox": 20.0, "vm": 120.0}
+_MACHINES_PYTHON = "/.agentenv/bin/python"
 _TAIL_BYTES = 4096
-_ABSENT = {
-    "vm": "not part of this version of agentenv; nothing was tried (an existing /dev/kvm would prove nothing)",
-}
 
 
-def probe(name: str, *, deadline_s: float = 20.0) -> Probe:
+def probe(name: str, *, deadline_s: float | None = None, find_files: FindFiles | None = None) -> Probe:
     """Try one runtime.
 
     Args:
         name: A name of the registry.
-        deadline_s: Seconds after which it counts as not working.
+        deadline_s: Seconds after which it counts as not working; None for enough.
+        find_files: As in ``RuntimeOptions``.
     """
+    if deadline_s is None:
+        deadline_s = _DEADLINE_S[REGISTRY[name].isolation]
     entry = REGISTRY[name]
     if not entry.target:
-        detail = _ABSENT.get(entry.isolation, "not part of this version of agentenv")
-        return Probe(name, entry.isolation, False, detail, 'use runtime = "auto"')
-    attempt = _Attempt(name)
+        return Probe(name, entry.isolation, False, "not part of this version of agentenv", 'use runtime = "auto"')
+    attempt = _Attempt(name, find_files)
     thread = threading.Thread(target=attempt.run, name=f"agentenv-probe-{name}", daemon=True)
     thread.start()
     thread.join(deadline_s)
@@ -84,7 +88,8 @@ class _Output:
 class _Attempt:
     """Opens a runtime and runs a command in it; ``close`` may come from another thread and ends both."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, find_files: FindFiles | None) -> None:
+        self._find_files = find_files
         self.detail = ""
         self.limits: Mapping[str, str] = {}
         self.failure: Exception | None = None
@@ -106,10 +111,15 @@ class _Attempt:
 
     def _try(self) -> None:
         paths = tuple(dict.fromkeys(os.path.abspath(path) for path in sys.path if path))
-        runtime = self._runtime = open_runtime(self._name, RuntimeOptions(new_run_id(), paths))
+        runtime = self._runtime = open_runtime(
+            self._name, RuntimeOptions(new_run_id(), paths, find_files=self._find_files)
+        )
         # A status that nothing but this program would give is proof that it ran.
-        command = (sys.executable, "-I", "-S", "-c", f"raise SystemExit({_STATUS})")
-        specs = [SandboxSpec(f"probe-{number}", command=command, memory_mb=64) for number in range(2)]
+        machine = REGISTRY[self._name].isolation == "vm"
+        python = (_MACHINES_PYTHON,) if machine else (sys.executable, "-I", "-S")
+        command = (*python, "-c", f"raise SystemExit({_STATUS})")
+        memory_mb = 256 if machine else 64
+        specs = [SandboxSpec(f"probe-{number}", command=command, memory_mb=memory_mb) for number in range(2)]
         times = []
         for spec in specs:
             started = time.monotonic()

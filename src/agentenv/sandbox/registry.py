@@ -40,8 +40,10 @@ REGISTRY: Mapping[str, Entry] = {
         "agentenv.sandbox.runtimes.process:ProcessRuntime",
         "no isolation, for debugging and for systems without namespaces",
     ),
-    "firecracker": Entry("vm", "", "microVMs through KVM"),
-    "qemu": Entry("vm", "", "microVMs with or without KVM"),
+    "firecracker": Entry(
+        "vm", "agentenv.sandbox.runtimes.firecracker.runtime:FirecrackerRuntime", "microVMs by Firecracker, through KVM"
+    ),
+    "qemu": Entry("vm", "agentenv.sandbox.runtimes.qemu.runtime:QemuRuntime", "microVMs by QEMU, with or without KVM"),
 }
 
 

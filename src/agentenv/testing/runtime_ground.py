@@ -26,12 +26,16 @@ class RuntimeGround:
         nested: As in ``[bubblewrap]``.
         many: How many environments are started at once in the test of many.
         cycles: How many times an environment is made and ended in the test for leaks.
+        start_s: Time enough to start one, and little enough to wait for one that hangs.
+        own_processes: Whether what runs in a sandbox is a process of this host, below its first one.
     """
 
     settings: ClassVar[Mapping[str, Any]] = {}
     nested: ClassVar[str] = "auto"
     many: ClassVar[int] = 200
     cycles: ClassVar[int] = 200
+    start_s: ClassVar[float] = 3.0
+    own_processes: ClassVar[bool] = True
 
     def config(self, count: int = 1, **keys: Any) -> Config:
         """A configuration of ``count`` patients for this runtime."""

@@ -53,7 +53,7 @@ class RuntimeSuite(RuntimeEnds):
         before = take_stock(context.run_id)
         table = self.table(2)
         # Late enough for an interpreter to start, early enough for a test.
-        broken = {"id": "broken", "env": PATIENT, "env_kwargs": {"build": build}, "start_timeout_s": 3.0}
+        broken = {"id": "broken", "env": PATIENT, "env_kwargs": {"build": build}, "start_timeout_s": self.start_s}
         table["environments"].append(broken)
         members = load_config(table).expand()
         with pytest.raises(error) as caught:
@@ -93,6 +93,8 @@ class RuntimeSuite(RuntimeEnds):
         assert call(fleet, "echo", 1, members=[1]) == [1]
 
     def test_a_kill_of_the_environment_from_outside_is_a_signal(self, open_fleet: OpenFleet) -> None:
+        if not self.own_processes:
+            pytest.skip("nothing outside can reach a process inside")
         fleet = open_fleet()
         first = psutil.Process(fleet.sandboxes[0].pid)
         (environment,) = first.children()
@@ -172,6 +174,6 @@ class RuntimeSuite(RuntimeEnds):
         assert usage is not None
         assert usage.cpu_s > 0
         assert 1 << 20 < usage.memory_bytes < 256 << 20
-        assert 1 <= usage.processes <= 4
+        assert 1 <= usage.processes <= (4 if self.own_processes else 16)
         fleet.sandboxes[0].destroy()
         assert fleet.sandboxes[0].usage() is None

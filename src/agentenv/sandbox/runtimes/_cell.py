@@ -21,8 +21,8 @@ from agentenv.errors import (
     Cause,
     CauseKind,
     ClosedError,
-    EnvError,
     Owner,
+    ProtocolError,
     ResourceLimit,
     RuntimeUnavailable,
     SandboxDied,
@@ -33,6 +33,7 @@ from agentenv.sandbox.contract import Order, Output, SandboxSpec, Usage
 from agentenv.sandbox.runtimes._branch import Branch
 from agentenv.sandbox.runtimes._cgroup import Cgroup
 from agentenv.sandbox.runtimes._family import Worker
+from agentenv.sandbox.runtimes._introduction import read_introductions
 from agentenv.sandbox.runtimes._report import Report
 from agentenv.sandbox.runtimes._sender import ask_for_credentials, sender_pid
 from agentenv.sandbox.runtimes._tenant import Household, Tenant, ended
@@ -141,29 +142,12 @@ class CellSandbox(Tenant):
             raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail()) from error
         self.control.settimeout(None)
         ask_for_credentials(self.control, False)
-        if "failed" in message:
-            raise RuntimeUnavailable(f"sandbox {self.spec.id!r} cannot be made: {message['failed']}")
-        error_texts = message.get("error")
-        if isinstance(error_texts, list) and len(error_texts) == 3:
-            name, text, trace = (str(part) for part in error_texts)
-            raise EnvError(
-                env_id=self.spec.id,
-                cause=Cause(CauseKind.START_FAILED, Owner.ENVIRONMENT, f"its constructor raised {name}"),
-                type_name=name,
-                message=text,
-                traceback_text=trace,
-                output=self._house.tail(),
-            )
-        introductions = message.get("ready")
-        if (
-            not isinstance(introductions, list)
-            or len(introductions) != len(self.spec.envs)
-            or not all(isinstance(introduction, dict) for introduction in introductions)
-        ):
-            cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, "introduced itself in a form that is not the protocol")
+        try:
+            self.introductions = read_introductions(message, self.spec, self._house.tail)
+        except ProtocolError as error:
+            cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, str(error))
             self.kill(cause)
-            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail())
-        self.introductions = introductions
+            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail()) from error
         try:
             self._worker = Worker.open(pid)
         except OSError:

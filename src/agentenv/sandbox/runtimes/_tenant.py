@@ -64,6 +64,8 @@ class Household:
 class Tenant:
     """What every kind of sandbox in a cell does alike; see ``agentenv.sandbox.contract.Sandbox``."""
 
+    no_copies = ""
+
     def __init__(self, spec: SandboxSpec, house: Household) -> None:
         """Make the control socket.
 

@@ -1,0 +1,242 @@
+"""The agent: the first process of a machine, and the host's only counterpart in it.
+
+It is single-threaded, waits for everything in one loop, and runs nothing of an environment itself: a zygote of the
+image's Python does, in cells like those of any other runtime. Each request of the host is a message with an "id" and
+an "op", answered by one with the same id and either "value" or "error". What the host has not asked for is told as
+an "event".
+
+    warm       start the zygote, so that it is there when it is needed
+    identify   take on a name, the time, new randomness
+    show       mount a drive and show directories of it
+    start      make a cell
+    attach     give it slots and bells
+    look       what this machine uses and has left
+    settle     write out what is not yet on the disks
+    part       wait for another host: this machine is about to be made a snapshot of
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agentenv.guest.agent.personal import identify, show_directories
+from agentenv.guest.agent.ports import Port, open_port
+from agentenv.guest.agent.tenants import Tenant
+from agentenv.guest.agent.zygotes import USER, Zygote, find_python, start_bare, start_python
+from agentenv.guest.control import MAX_MESSAGE
+from agentenv.guest.link import Link
+from agentenv.guest.pumping import READ, Loop
+from agentenv.wire.frames import RPC, Kind
+
+_LENGTH = struct.Struct("<I")
+_DRAIN_S = 1.0
+_SITE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+_MAX_REQUEST = 256 << 20
+
+
+class Agent:
+    """See the module."""
+
+    def __init__(self) -> None:
+        """Wait for the host."""
+        self._loop = Loop()
+        self._link: Link | None = None
+        self._inbox = bytearray()
+        self._python: Zygote | None = None
+        self._bare: Zygote | None = None
+        self._tenant: Tenant | None = None
+        self._farewell_s = 0.0
+        self._parting = False
+        self._oom_kills = _oom_kills()
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._children = reader
+        self._loop.watch(reader, READ, self._reap)
+        self._port: Port = open_port(self._loop, self._welcome)
+
+    def run(self) -> None:
+        """Serve for ever."""
+        while True:
+            self._port.look()
+            self._loop.turn(0.01 if self._farewell_s else self._port.patience_s)
+            if self._farewell_s:
+                self._take_leave()
+            if self._parting and (self._link is None or self._link.flushed):
+                self._parting = False
+                if self._link is not None:
+                    self._link.close()
+                    self._lose("parted")
+
+    def _welcome(self, fd: int) -> None:
+        """The host is there, perhaps another than before: nothing of what was joined to the old one means anything."""
+        if self._link is not None:
+            self._link.close()
+        self._inbox.clear()
+        self._link = Link(self._loop, fd, max_body=_MAX_REQUEST, on_frame=self._hear, on_lost=self._lose)
+        self._link.join(RPC, taker=self._take)
+
+    def _lose(self, why: str) -> None:
+        print(f"agentenv: the host {why}", flush=True)
+        self._link = None
+        if self._tenant is not None:
+            self._tenant.close()
+            self._tenant = None
+        free = getattr(self._port, "free", None)
+        if free is not None:
+            free()
+
+    def _hear(self, kind: Kind, body: bytes) -> None:
+        if kind is Kind.STEP and self._tenant is not None:
+            self._tenant.step(body)
+
+    def _take(self, data: bytes) -> None:
+        held = self._inbox
+        held += data
+        while len(held) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(held)
+            if length > MAX_MESSAGE:
+                raise ValueError(f"a request of {length} bytes")
+            if len(held) < _LENGTH.size + length:
+                return
+            message = json.loads(bytes(held[_LENGTH.size : _LENGTH.size + length]))
+            del held[: _LENGTH.size + length]
+            self._obey(message)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        number = message["id"]
+        handlers: dict[str, Callable[[dict[str, Any], int], Any]] = {
+            "warm": self._warm,
+            "identify": lambda request, _number: identify(request),
+            "show": lambda request, _number: show_directories(request["device"], request["kind"], request["places"]),
+            "start": self._start,
+            "attach": self._attach,
+            "look": lambda _request, _number: look(),
+            "settle": lambda _request, _number: os.sync(),
+            "part": self._part,
+        }
+        try:
+            value = handlers[message["op"]](message, number)
+        except (OSError, ValueError, KeyError) as error:
+            self._tell({"id": number, "error": f"{type(error).__name__}: {error}"})
+            return
+        if value is not _LATER:
+            self._tell({"id": number, "value": value})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        if self._link is not None:
+            body = json.dumps(message).encode()
+            self._link.put(RPC, _LENGTH.pack(len(body)) + body)
+
+    def _warm(self, request: dict[str, Any], number: int) -> Any:
+        user = request["user"] or USER
+
+        def tell(zygote: Zygote) -> None:
+            if zygote.ended:
+                self._tell({"id": number, "error": f"the zygote ended: {zygote.tail().strip() or 'without a word'}"})
+            else:
+                self._tell({"id": number, "value": zygote.ready})
+
+        if request["command"]:
+            self._bare = Zygote(self._loop, start_bare(user), tell)
+            return _LATER
+        python = find_python(request["python"])
+        if python is None:
+            raise FileNotFoundError("the image has no python3; environments need one with numpy and gymnasium")
+        config = {
+            "site": [_SITE],
+            "path": request["path"],
+            "preload": request["preload"],
+            "isolated": True,
+            "variables": request["variables"],
+        }
+        self._python = Zygote(self._loop, start_python(python, config, user), tell)
+        return _LATER
+
+    def _start(self, request: dict[str, Any], _number: int) -> None:
+        zygote = self._bare if request["settings"]["command"] else self._python
+        if zygote is None or self._link is None:
+            raise ValueError("start before warm")
+        if self._tenant is not None:
+            raise ValueError("this machine has a cell already")
+        self._tenant = Tenant(self._loop, self._link, request, zygote, self._over)
+
+    def _attach(self, request: dict[str, Any], _number: int) -> None:
+        if self._tenant is None:
+            raise ValueError("attach before start")
+        self._tenant.attach(request["message"], request["count"])
+
+    def _part(self, _request: dict[str, Any], number: int) -> Any:
+        self._tell({"id": number, "value": None})
+        self._parting = True
+        return _LATER
+
+    def _over(self) -> None:
+        """The cell has ended: the rest of what it wrote goes out, then the machine may end as well."""
+        self._tell({"event": "ended", "oom_kills": _oom_kills() - self._oom_kills})
+        self._farewell_s = time.monotonic() + _DRAIN_S
+
+    def _take_leave(self) -> None:
+        silent = self._tenant is None or self._tenant.silent
+        if self._link is None or ((silent or time.monotonic() > self._farewell_s) and self._link.flushed):
+            self._farewell_s = 0.0
+            if self._link is not None:
+                self._link.send(Kind.BYE)
+
+    def _reap(self, _events: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._children, 4096)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+_LATER = object()
+
+
+def look() -> dict[str, Any]:
+    """What this machine is and has left, in bytes and seconds."""
+    memory = {}
+    with open("/proc/meminfo", encoding="ascii") as stream:
+        for line in stream:
+            name, value = line.split(":")
+            memory[name] = int(value.split()[0]) * 1024
+    disk = os.statvfs("/")
+    return {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "uptime_s": time.clock_gettime(time.CLOCK_BOOTTIME),
+        "time_s": time.time(),
+        "load": os.getloadavg()[0],
+        "memory_total_bytes": memory["MemTotal"],
+        "memory_available_bytes": memory["MemAvailable"],
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "oom_kills": _oom_kills(),
+        "processes": sum(name.isdigit() for name in os.listdir("/proc")),
+    }
+
+
+def _oom_kills() -> int:
+    with open("/proc/vmstat", encoding="ascii") as stream:
+        return next((int(line.split()[1]) for line in stream if line.startswith("oom_kill ")), 0)
+
+
+def main() -> None:
+    """Be the first process of a machine."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
+        stream.write("-1000")
+    try:
+        Agent().run()
+    except Exception as error:
+        print(f"agentenv: the agent failed: {type(error).__name__}: {error}", flush=True)
+        raise

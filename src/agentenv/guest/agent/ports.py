@@ -1,0 +1,151 @@
+"""How the host is reached from inside: a vsock port it connects to, or a virtio serial port.
+
+Whatever carries it, the host comes and goes (with every snapshot brought back), and each time says hello anew; what was
+on its way before that belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from agentenv.guest.pumping import HANGUP, READ, Loop, close_quietly
+from agentenv.wire.frames import HELLO, NONCE_BYTES
+
+PORT = 1024
+PORT_NAME = "agentenv.0"
+_MOST_BEFORE_HELLO = 1 << 20
+
+Welcome = Callable[[int], None]
+"""Takes over a descriptor on which the host has said hello."""
+
+
+class VsockPort:
+    """Listens for the host."""
+
+    patience_s = -1.0
+
+    def __init__(self, loop: Loop, welcome: Welcome) -> None:
+        """Listen.
+
+        Raises:
+            OSError: There is no vsock device.
+        """
+        self._loop, self._welcome = loop, welcome
+        self._listener = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+        self._listener.bind((socket.VMADDR_CID_ANY, PORT))
+        self._listener.listen()
+        loop.watch(self._listener.fileno(), READ, self._accept)
+
+    def look(self) -> None:
+        """Nothing to do: the kernel tells."""
+
+    def _accept(self, _events: int) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = self._listener.accept()
+            Greeter(self._loop, connection.detach(), self._welcome)
+
+
+class SerialPort:
+    """Opens the port again and again until the host is there: its coming is not told to somebody who waits."""
+
+    def __init__(self, loop: Loop, welcome: Welcome) -> None:
+        """Find the port.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        self._loop, self._welcome = loop, welcome
+        self._path = _find_serial()
+        self._fd = -1
+        self._taken = False
+        self.patience_s = 0.01
+
+    def look(self) -> None:
+        """See whether the host is there."""
+        if self._taken:
+            return
+        if self._fd < 0:
+            with contextlib.suppress(OSError):
+                self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            return
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        found = poller.poll(0)
+        if found and not found[0][1] & select.POLLHUP:
+            self._taken, self.patience_s = True, -1.0
+            Greeter(self._loop, self._fd, self._welcome, self.free)
+
+    def free(self) -> None:
+        """The host is gone, and the descriptor closed."""
+        self._fd, self._taken, self.patience_s = -1, False, 0.01
+
+
+Port = VsockPort | SerialPort
+
+
+def open_port(loop: Loop, welcome: Welcome) -> Port:
+    """The way to the host that this machine has.
+
+    Raises:
+        OSError: There is none.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return SerialPort(loop, welcome)
+    return VsockPort(loop, welcome)
+
+
+class Greeter:
+    """Waits for hello on a new stream, and answers it."""
+
+    def __init__(self, loop: Loop, fd: int, welcome: Welcome, on_lost: Callable[[], None] | None = None) -> None:
+        """Take over a descriptor."""
+        self._loop, self._fd, self._welcome, self._on_lost = loop, fd, welcome, on_lost
+        self._data = b""
+        os.set_blocking(fd, False)
+        loop.watch(fd, READ, self._ready)
+
+    def _ready(self, events: int) -> None:
+        try:
+            part = os.read(self._fd, 4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        if not part or (events & HANGUP and not events & READ):
+            self._lose()
+            return
+        self._data += part
+        at = self._data.find(HELLO)
+        if at < 0:
+            self._data = self._data[-len(HELLO) :]
+            return
+        whole = self._data[at : at + len(HELLO) + NONCE_BYTES]
+        if len(whole) < len(HELLO) + NONCE_BYTES:
+            return
+        self._loop.forget(self._fd)
+        os.set_blocking(self._fd, True)
+        try:
+            os.write(self._fd, whole)
+        except OSError:
+            self._lose()
+            return
+        self._welcome(self._fd)
+
+    def _lose(self) -> None:
+        self._loop.forget(self._fd)
+        close_quietly(self._fd)
+        if self._on_lost is not None:
+            self._on_lost()
+
+
+def _find_serial() -> str:
+    for name in Path("/sys/class/virtio-ports").glob("*/name"):
+        if name.read_text().strip() == PORT_NAME:
+            return f"/dev/{name.parent.name}"
+    raise FileNotFoundError("no virtio serial port")

@@ -1,0 +1,91 @@
+"""Runs a program of an image inside the image's tree, as its root and nobody's outside.
+
+The program is not trusted: it runs in namespaces of its own, sees the tree and nothing of the host, and is root only
+there. What it writes belongs to the caller on the disk, as everything in a tree does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from agentenv.errors import RuntimeUnavailable
+from agentenv.images.programs import Output, run
+from agentenv.images.trees import Tree
+from agentenv.sandbox.runtimes._bwrap import explain_failure, find_binary
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOST = "/tmp/.host"
+
+
+def run_inside(
+    tree: Tree,
+    argv: Sequence[str],
+    *,
+    purpose: str,
+    remedy: str = "",
+    variables: Mapping[str, str] | None = None,
+    files: Sequence[tuple[str, str]] = (),
+    network: bool = False,
+) -> Output:
+    """Run it to its end.
+
+    Args:
+        tree: The root file system.
+        argv: Program and arguments, as seen inside.
+        purpose: Begins the message when it fails.
+        remedy: What helps then.
+        variables: All of its environment beside PATH and HOME.
+        files: Of the host, shown read-only: (path on the host, path below ``HOST``).
+        network: Whether it may use the network.
+
+    Raises:
+        RuntimeUnavailable: It failed, or there is no sandbox to run it in.
+    """
+    inside = {"PATH": DEFAULT_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", "TMPDIR": "/tmp", **(variables or {})}
+    bwrap = [find_binary(None), "--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--die-with-parent"]
+    bwrap += ["--share-net"] if network else []
+    bwrap += ["--clearenv", *(word for name, value in inside.items() for word in ("--setenv", name, value))]
+    bwrap += ["--bind", str(tree.root), "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/run"]
+    for origin, place in files:
+        bwrap += ["--ro-bind", origin, f"{HOST}/{place}"]
+    for name in ("dev", "proc", "tmp", "run"):
+        _directory(tree, name)
+    with contextlib.ExitStack() as stack:
+        more = stack.enter_context(_resolver(tree)) if network else []
+        try:
+            return run([*bwrap, *more, "--chdir", "/", "--", *argv], purpose=purpose, remedy=remedy)
+        except RuntimeUnavailable as error:
+            if why := explain_failure(str(error)):
+                raise RuntimeUnavailable(f"{purpose}: no sandbox to run it in", why) from error
+            raise
+
+
+def _directory(tree: Tree, name: str) -> None:
+    place = tree.root / name
+    if place.is_symlink() or not place.is_dir():
+        place.unlink(missing_ok=True)
+        place.mkdir()
+
+
+@contextlib.contextmanager
+def _resolver(tree: Tree) -> Iterator[list[str]]:
+    """The host's way to find addresses, shown inside for the time of the program only."""
+    etc = tree.root / "etc"
+    etc.mkdir(exist_ok=True)
+    if etc.is_symlink():
+        yield []
+        return
+    place, kept = etc / "resolv.conf", etc / f".resolv.conf.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(place, kept)
+    place.touch()
+    try:
+        host = Path("/etc/resolv.conf")
+        yield ["--ro-bind", str(host.resolve()), "/etc/resolv.conf"] if host.exists() else []
+    finally:
+        place.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(kept, place)

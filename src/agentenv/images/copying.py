@@ -1,0 +1,115 @@
+"""Copies a project for a machine: what it is made of, not what tools leave beside it, and not without a limit."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentenv.errors import ConfigError, Problem, counted
+from agentenv.images.inodes import EPOCH
+
+MAX_MB = 1024
+MAX_FILES = 100_000
+# What a tool makes again, or what is another machine's.
+SKIPPED = frozenset(
+    """
+    __pycache__ .cache .direnv .eggs .git .hg .hypothesis .idea .import_linter_cache .ipynb_checkpoints .mypy_cache .nox
+    .pytest_cache .ruff_cache .svn .tox .venv .vscode node_modules venv
+    """.split()  # noqa: SIM905 (one a line would be a page)
+)
+_SKIPPED_ON_TOP = frozenset(("runs", "build", "dist", "wandb", "mlruns"))
+
+
+@dataclass(slots=True)
+class Copier:
+    """Copies several directories under one limit.
+
+    Attributes:
+        where: What asks for it, for messages, as in "--project".
+        max_mb: Most MiB in all.
+        max_files: Most files in all.
+        hidden: Files and directories that are never copied, as real paths.
+        notes: What was left out, in sentences.
+    """
+
+    where: str
+    max_mb: int = MAX_MB
+    max_files: int = MAX_FILES
+    hidden: frozenset[str] = frozenset()
+    notes: list[str] = field(default_factory=list)
+    _bytes: int = 0
+    _files: int = 0
+
+    def copy(self, source: Path, destination: Path) -> None:
+        """Copy a directory into one that does not exist yet, or a single file.
+
+        Files can be read and, where they could be before, executed by everybody; their times are all the same.
+
+        Raises:
+            ConfigError: It is larger than the limit, or cannot be read.
+        """
+        try:
+            if source.is_file():
+                self._file(source, source, destination)
+                return
+            destination.mkdir(parents=True)
+            destination.chmod(0o755)
+            for path in self._walk(source, source, top=True):
+                place = destination / path.relative_to(source)
+                mode = path.lstat().st_mode
+                if stat.S_ISDIR(mode):
+                    place.mkdir()
+                    place.chmod(0o755)
+                elif stat.S_ISLNK(mode):
+                    os.symlink(os.readlink(path), place)
+                    os.utime(place, (EPOCH, EPOCH), follow_symlinks=False)
+                elif stat.S_ISREG(mode):
+                    self._file(source, path, place)
+                else:
+                    self.notes.append(f"{path} is neither a file nor a directory and was left out")
+        except PermissionError as error:
+            message = f"expected a directory that can be read, and {error.filename} cannot"
+            raise ConfigError([Problem("command line", self.where, message)]) from error
+
+    def _walk(self, top_directory: Path, folder: Path, *, top: bool) -> Iterator[Path]:
+        for path in sorted(folder.iterdir()):
+            if path.name in SKIPPED or (top and path.name in _SKIPPED_ON_TOP) or _is_environment(path):
+                continue
+            if self.hidden and os.path.realpath(path) in self.hidden:
+                continue
+            self._count(top_directory, 0)
+            yield path
+            if path.is_dir() and not path.is_symlink():
+                yield from self._walk(top_directory, path, top=False)
+
+    def _file(self, source: Path, path: Path, place: Path) -> None:
+        self._count(source, path.stat().st_size)
+        with open(path, "rb") as old, open(place, "xb") as new:
+            while chunk := old.read(1 << 20):
+                new.write(chunk)
+            os.fchmod(new.fileno(), 0o755 if os.fstat(old.fileno()).st_mode & 0o111 else 0o644)
+        os.utime(place, (EPOCH, EPOCH))
+
+    def _count(self, source: Path, size: int) -> None:
+        self._bytes += size
+        self._files += 1
+        if self._bytes > self.max_mb << 20 or self._files > self.max_files:
+            limits = f"at most {self.max_mb} MB in {counted(self.max_files, 'file')}"
+            raise ConfigError(
+                [
+                    Problem(
+                        "directory",
+                        self.where,
+                        f"expected directories of {limits} to copy into the machine, and {source} goes beyond that",
+                        "put data elsewhere, or name the directory of the code alone",
+                    )
+                ]
+            )
+
+
+def _is_environment(path: Path) -> bool:
+    """Whether a directory is a virtual environment, whatever its name."""
+    return (path / "pyvenv.cfg").is_file()

@@ -1,0 +1,150 @@
+"""Files and trees of files: digests, sparse copies, syncing, removal, and a full disk said in words."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentenv.errors import ResourceLimit
+from agentenv.images.progress import Task
+
+_CHUNK = 1 << 20
+_FICLONE = 0x40049409
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def digest_file(path: Path, task: Task | None = None) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    found = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            found.update(chunk)
+            if task is not None:
+                task.advance(len(chunk))
+    return found.hexdigest()
+
+
+def copy_sparse(source: Path, destination: Path) -> None:
+    """Copy a file so that its holes stay holes; shares blocks where the file system can.
+
+    Raises:
+        FileExistsError: There is something at the destination.
+        ResourceLimit: The disk is full.
+    """
+    with room_for(destination), open(source, "rb", buffering=0) as old, open(destination, "xb", buffering=0) as new:
+        try:
+            fcntl.ioctl(new, _FICLONE, old.fileno())
+        except OSError:
+            _copy_data(old.fileno(), new.fileno())
+
+
+def _copy_data(source: int, destination: int) -> None:
+    size = os.fstat(source).st_size
+    os.ftruncate(destination, size)
+    start = 0
+    while start < size:
+        try:
+            start = os.lseek(source, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole from here on
+                return
+            raise
+        end = os.lseek(source, start, os.SEEK_HOLE)
+        os.lseek(source, start, os.SEEK_SET)
+        os.lseek(destination, start, os.SEEK_SET)
+        while start < end:
+            sent = os.sendfile(destination, source, start, min(end - start, 1 << 30))
+            if sent == 0:
+                return
+            start += sent
+
+
+def disk_bytes(path: Path) -> int:
+    """What a file or a tree takes of the disk; what vanishes meanwhile counts nothing."""
+    total = 0
+    with contextlib.suppress(OSError):
+        found = path.lstat()
+        total = found.st_blocks * 512
+        if stat.S_ISDIR(found.st_mode):
+            with os.scandir(path) as entries:
+                total += sum(disk_bytes(Path(entry.path)) for entry in entries)
+    return total
+
+
+def sync_tree(path: Path) -> None:
+    """Wait until a file, or a tree with everything in it, is on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # One call for the whole file system: a tree has tens of thousands of files.
+        if not stat.S_ISDIR(os.fstat(fd).st_mode) or _LIBC.syncfs(fd) != 0:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a directory are on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        # Some network file systems cannot sync a directory.
+        if error.errno not in (errno.EINVAL, errno.EBADF):
+            raise
+    finally:
+        os.close(fd)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file or a tree, also one whose directories forbid it; what cannot be removed stays, without an error."""
+    if not path.is_dir() or path.is_symlink():
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        for folder, _, _ in os.walk(path):
+            with contextlib.suppress(OSError):
+                os.chmod(folder, 0o700)
+                for name in os.listdir(folder):
+                    if os.path.isdir(below := os.path.join(folder, name)) and not os.path.islink(below):
+                        os.chmod(below, 0o700)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Turn a full disk into words.
+
+    Raises:
+        ResourceLimit: The disk or the quota is full.
+    """
+    try:
+        yield
+    except ResourceLimit:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise no_room(path) from error
+
+
+def no_room(path: Path) -> ResourceLimit:
+    """The error that says a disk is full, where, and what helps."""
+    free = "?"
+    with contextlib.suppress(OSError):
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+        free = f"{shutil.disk_usage(existing).free >> 20} MB"
+    return ResourceLimit(
+        errno.ENOSPC,
+        f"no room on the disk for {path} ({free} free)\n  remedy: agentenv image gc, or choose another disk with"
+        " AGENTENV_CACHE=DIR",
+    )

@@ -1,0 +1,122 @@
+"""Images by name or by file, and what is known of each: how programs are started in it, and what it was made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentenv.errors import RuntimeUnavailable
+from agentenv.images.oci import Start
+from agentenv.images.store import Named, Store
+
+KIND = "image"
+FILE = "rootfs.ext4"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A root file system that can be booted.
+
+    Attributes:
+        path: The ext4 or squashfs image; it never changes.
+        digest: SHA-256 of it; "" for a file that is not from the store.
+        name: In the store; "" for a file that is not from it.
+        start: How programs are started in it.
+        source: What it was made from.
+        packages: Python packages in it, as name==version.
+        created: When, as ISO 8601; "" where it is not known.
+        size_bytes: Of the image.
+    """
+
+    path: Path
+    digest: str = ""
+    name: str = ""
+    start: Start = field(default_factory=lambda: Start({}))
+    source: str = ""
+    packages: tuple[str, ...] = ()
+    created: str = ""
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """For people and programs: what is known of it."""
+        record = {key: value for key, value in asdict(self).items() if key not in ("start", "path", "packages")}
+        start = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.start).items()}
+        return {**record, "path": str(self.path), **start, "packages": list(self.packages)}
+
+
+def resolve_image(value: str, store: Store) -> Image:
+    """The image a configuration's ``rootfs_image`` means: a file, or a name in the store.
+
+    Beside a file may lie ``FILE.json``, which says how programs are started in it, with the keys of an image's record.
+
+    Raises:
+        RuntimeUnavailable: There is neither.
+    """
+    path = Path(value).expanduser()
+    if path.is_file():
+        beside = path.with_name(f"{path.name}.json")
+        try:
+            record = json.loads(beside.read_bytes())
+        except (OSError, ValueError):
+            record = {}
+        return _from_record(record if isinstance(record, dict) else {}, path.absolute(), "", "")
+    found = store.named(KIND, value)
+    if found is None:
+        there = ", ".join(one.name for one in store.names(KIND)) or "none yet"
+        raise RuntimeUnavailable(
+            f"expected a file or the name of an image as rootfs_image, got {value!r} (images here: {there})",
+            f"agentenv image build {path.name or 'NAME'} --from debian:bookworm --pip gymnasium",
+        )
+    return _of(found, store)
+
+
+def list_images(store: Store) -> list[Image]:
+    """All images that have a name."""
+    return [_of(found, store) for found in store.names(KIND)]
+
+
+def _of(found: Named, store: Store) -> Image:
+    place = store.object_path(found.digest)
+    assert place is not None, "a name is not listed without its object"
+    return _from_record(found.record, place / FILE, found.digest, found.name)
+
+
+def _from_record(record: Mapping[str, Any], path: Path, digest: str, name: str) -> Image:
+    def texts(key: str) -> tuple[str, ...]:
+        value = record.get(key)
+        return tuple(str(one) for one in value) if isinstance(value, list) else ()
+
+    env = record.get("env")
+    return Image(
+        path=path,
+        digest=digest,
+        name=name,
+        start=Start(
+            {str(key): str(value) for key, value in env.items()} if isinstance(env, dict) else {},
+            str(record.get("user") or ""),
+            str(record.get("workdir") or "/"),
+            texts("entrypoint"),
+            texts("cmd"),
+        ),
+        source=str(record.get("source") or ""),
+        packages=texts("packages"),
+        created=str(record.get("created") or ""),
+        size_bytes=path.stat().st_size,
+    )
+
+
+def write_start(place: Path, start: Start) -> None:
+    """Keep how programs are started beside a tree."""
+    (place / "start.json").write_text(json.dumps(asdict(start)), encoding="utf-8")
+
+
+def read_start(place: Path) -> Start:
+    """What was kept beside a tree."""
+    try:
+        record = json.loads((place / "start.json").read_bytes())
+    except OSError:
+        return Start({})
+    return Start(record["env"], record["user"], record["workdir"], tuple(record["entrypoint"]), tuple(record["cmd"]))

@@ -1,0 +1,199 @@
+"""Applies a layer of an OCI image, or any archive of a root file system, to a tree.
+
+Layers come from strangers: names that lead outside are refused, links are followed only within the tree, sizes are
+bounded. The rules are those of the OCI image specification (layer.md): entries replace what was there, ``.wh.NAME``
+removes it, ``.wh..wh..opq`` removes all that came from the layers below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+from agentenv.errors import ProtocolError
+from agentenv.images.files import remove_tree
+from agentenv.images.inside import make_parents, parts_of, resolve
+from agentenv.images.trees import Meta, Tree, disk_mode, keeps
+
+MAX_BYTES = 64 << 30
+MAX_ENTRIES = 2_000_000
+_WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
+_XATTR = "SCHILY.xattr."
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What all layers of an image together may take.
+
+    Attributes:
+        bytes_left: Of content.
+        entries_left: Files, directories, links.
+    """
+
+    bytes_left: int = MAX_BYTES
+    entries_left: int = MAX_ENTRIES
+
+    def take(self, size: int) -> None:
+        """Count one entry.
+
+        Raises:
+            ProtocolError: It is too much.
+        """
+        self.bytes_left -= size
+        self.entries_left -= 1
+        if self.bytes_left < 0 or self.entries_left < 0:
+            raise ProtocolError(
+                f"expected an image of at most {MAX_BYTES >> 30} GiB and {MAX_ENTRIES:,} files, got a larger one"
+            )
+
+
+@dataclass(slots=True)
+class Layer:
+    """One layer on its way into a tree.
+
+    Attributes:
+        tree: The result of the layers below.
+        bounds: What it may take.
+        notes: What was left out, in sentences.
+    """
+
+    tree: Tree
+    bounds: Bounds = field(default_factory=Bounds)
+    notes: list[str] = field(default_factory=list)
+    _own: set[str] = field(default_factory=set)
+
+    def apply(self, stream: IO[bytes]) -> None:
+        """Unpack an archive that is not compressed.
+
+        Raises:
+            ProtocolError: It is damaged, or wants out of the tree; the tree is of no use any more.
+            ResourceLimit: The disk is full.
+        """
+        try:
+            with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as archive:
+                for member in archive:
+                    self.bounds.take(member.size if member.isreg() else 0)
+                    with _named(member.name):
+                        self._enter(archive, member)
+        except (tarfile.TarError, EOFError, UnicodeError) as error:
+            raise ProtocolError(f"expected a tar archive as layer, got a damaged one: {error}") from error
+
+    def _enter(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        parts = parts_of(member.name)
+        if not parts:
+            return
+        if parts[-1].startswith(_WHITEOUT):
+            self._white_out(parts)
+            return
+        path = resolve(self.tree.root, parts)
+        if not path:
+            return
+        self._clear(path, keep_directory=member.isdir())
+        make_parents(self.tree.root, path)
+        if self._create(archive, member, path):
+            self._own.add(path)
+
+    def _white_out(self, parts: list[str]) -> None:
+        name = parts[-1]
+        folder = resolve(self.tree.root, [*parts[:-1], "x"])[:-1].rstrip("/")
+        place = self.tree.root / folder
+        if name == _OPAQUE:
+            hidden = sorted(os.listdir(place)) if place.is_dir() and not place.is_symlink() else []
+        elif name.startswith(_RESERVED):
+            return  # the books of another storage driver
+        else:
+            hidden = [name[len(_WHITEOUT) :]]
+            if hidden[0] in ("", ".", ".."):
+                raise ProtocolError(f"expected a whiteout of a file, got {'/'.join(parts)!r}")
+        for one in hidden:
+            self._hide(f"{folder}/{one}" if folder else one)
+
+    def _hide(self, path: str) -> None:
+        """Remove what came from the layers below, and keep what this layer has put there."""
+        place = self.tree.root / path
+        below = f"{path}/"
+        if path not in self._own and not any(own.startswith(below) for own in self._own):
+            self._remove(path)
+        elif place.is_dir() and not place.is_symlink():
+            for name in sorted(os.listdir(place)):
+                self._hide(below + name)
+
+    def _remove(self, path: str) -> None:
+        place = self.tree.root / path
+        if os.path.lexists(place):
+            remove_tree(place)
+            self.tree.forget(path)
+        self.tree.table.pop(path, None)
+
+    def _clear(self, path: str, *, keep_directory: bool) -> None:
+        place = self.tree.root / path
+        if not (keep_directory and place.is_dir() and not place.is_symlink()):
+            self._remove(path)
+
+    def _create(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bool:
+        place = self.tree.root / path
+        if member.islnk():
+            return self._link(member, path)
+        mode = stat.S_IMODE(member.mode)
+        device = None
+        on_disk = disk_mode(mode, directory=member.isdir())
+        if member.isdir():
+            place.mkdir(exist_ok=True)
+        elif member.issym():
+            mode = on_disk = 0o777
+            os.symlink(member.linkname, place)
+        elif member.isreg():
+            content = archive.extractfile(member)
+            assert content is not None
+            with open(place, "xb") as file:
+                shutil.copyfileobj(content, file, 1 << 20)
+        elif member.isfifo():
+            os.mkfifo(place)
+        elif member.ischr() or member.isblk():
+            device = ("c" if member.ischr() else "b", member.devmajor, member.devminor)
+        else:
+            self.notes.append(f"/{path} is of a kind that tar calls {member.type!r} and was left out")
+            return False
+        xattrs = {
+            key[len(_XATTR) :]: value.encode("utf-8", "surrogateescape")
+            for key, value in member.pax_headers.items()
+            if key.startswith(_XATTR) and keeps(key[len(_XATTR) :])
+        }
+        if device is None:
+            if not member.issym():
+                place.chmod(on_disk)
+            if not member.isdir():
+                when = max(0, int(member.mtime))
+                os.utime(place, (when, when), follow_symlinks=False)
+        self.tree.note(path, Meta(mode, member.uid, member.gid, xattrs, device), on_disk)
+        return True
+
+    def _link(self, member: tarfile.TarInfo, path: str) -> bool:
+        target = resolve(self.tree.root, parts_of(member.linkname))
+        place = self.tree.root / target
+        if not target or not (place.is_symlink() or place.is_file() or place.is_fifo()):
+            if target in self.tree.table:
+                self.tree.table[path] = self.tree.table[target]
+                return True
+            raise ProtocolError(
+                f"expected a hard link to a file of the image, got /{path} to {member.linkname[:200]!r}"
+            )
+        os.link(place, self.tree.root / path, follow_symlinks=False)
+        if target in self.tree.table:
+            self.tree.table[path] = self.tree.table[target]
+        return True
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Say of an error of the file system which entry it was."""
+    try:
+        yield
+    except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+        raise ProtocolError(f"expected entries that fit together, got {name[:200]!r}: {error.strerror}") from error

@@ -1,0 +1,66 @@
+"""What ``--from`` may say, parsed; nothing is fetched or read here but to see what kind of file a path is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agentenv.errors import ConfigError, Problem
+
+FORMS = "debian:SUITE, a directory, oci:REFERENCE, oci-archive:FILE, or the path of a Dockerfile"
+_SUITE = re.compile(r"[a-z][a-z0-9-]{0,31}")
+# As distribution's reference grammar, without what would be read as an option.
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,511}")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an image's files come from.
+
+    Attributes:
+        kind: Which of the forms.
+        value: Suite, absolute path, or reference.
+    """
+
+    kind: Literal["debian", "directory", "oci", "oci-archive", "dockerfile"]
+    value: str
+
+    def __str__(self) -> str:
+        return self.value if self.kind == "directory" else f"{self.kind}:{self.value}"
+
+
+def parse_source(text: str) -> Source:
+    """Parse it.
+
+    Raises:
+        ConfigError: It is none of the forms, or names a path that is not there.
+    """
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "debian":
+        if not _SUITE.fullmatch(rest):
+            raise _wrong(f"expected a suite such as debian:bookworm, got {text!r}")
+        return Source("debian", rest)
+    if colon and scheme == "oci":
+        rest = rest.removeprefix("//")
+        if not _REFERENCE.fullmatch(rest):
+            raise _wrong(f"expected a reference such as oci:HOST/NAME:TAG, got {text!r}")
+        return Source("oci", rest)
+    if colon and scheme == "oci-archive":
+        path = Path(rest).expanduser().absolute()
+        if not path.is_file():
+            raise _wrong(f"expected a file after oci-archive:, and {path} is none")
+        return Source("oci-archive", str(path))
+    path = Path(text.removeprefix("dockerfile:")).expanduser().absolute()
+    if text and path.is_dir() and not text.startswith("dockerfile:"):
+        return Source("directory", str(path))
+    if path.is_file():
+        if text.startswith("dockerfile:") or re.match(r"(?i)(docker|container)file", path.name):
+            return Source("dockerfile", str(path))
+        raise _wrong(f"expected {FORMS}; {path} is a file", f"oci-archive:{path} or dockerfile:{path} says which")
+    raise _wrong(f"expected {FORMS}, got {text!r}")
+
+
+def _wrong(message: str, hint: str = "") -> ConfigError:
+    return ConfigError([Problem("command line", "--from", message, hint)])

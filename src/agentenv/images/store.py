@@ -1,0 +1,284 @@
+"""Where images, kernels and drives are kept: by the digest of their content, with names that point at them.
+
+    objects/<digest>/   files that never change; the digest is of the first one, or of all
+    keys/<key>.json     which object came of which ingredients, so that nothing is made twice
+    names/<kind>/       what people call them, and what is known of them
+    steps/<key>/        finished steps of builds: trees and archives
+    oci/blobs/sha256/   layers as they were fetched
+    locks/, tmp/        who makes what now; what a dead process left in tmp goes with the next build
+
+All is written beside its place and renamed into it. ``hold`` keeps a file that a machine uses from being collected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
+from agentenv.images import locks
+from agentenv.images.files import digest_file, remove_tree, room_for, sync_folder, sync_tree
+from agentenv.images.progress import LINES, Report
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+_FOLDERS = ("objects", "keys", "names", "steps", "locks", "tmp", "oci/blobs/sha256")
+
+
+def key_of(*ingredients: object) -> str:
+    """The key of what is made from these ingredients: JSON values."""
+    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a name refers to.
+
+    Attributes:
+        name: What people call it.
+        digest: Of its object.
+        record: What is known of it, as JSON values.
+    """
+
+    name: str
+    digest: str
+    record: Mapping[str, Any]
+
+
+class Store:
+    """The store in one directory; any number of processes may use it at once.
+
+    Args:
+        root: The directory, made if missing.
+
+    Raises:
+        RuntimeUnavailable: It cannot be made or written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        try:
+            if not self.root.exists():
+                # Projects are copied into drives: nobody else's business.
+                self.root.mkdir(parents=True, mode=0o700, exist_ok=True)
+            for folder in _FOLDERS:
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RuntimeUnavailable(
+                f"expected to write the image store {self.root}, got: {error.strerror}",
+                "choose another directory with AGENTENV_CACHE=DIR",
+            ) from error
+
+    @classmethod
+    def default(cls) -> Store:
+        """The store of this user: ``$AGENTENV_CACHE``, ``$XDG_CACHE_HOME/agentenv`` or ``~/.cache/agentenv``."""
+        if chosen := os.environ.get("AGENTENV_CACHE"):
+            return cls(Path(chosen).expanduser())
+        caches = os.environ.get("XDG_CACHE_HOME")
+        return cls((Path(caches) if caches else Path.home() / ".cache") / "agentenv")
+
+    @property
+    def blobs(self) -> Path:
+        """Layers as they were fetched, by digest."""
+        return self.root / "oci/blobs"
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[Path]:
+        """An empty directory on the disk of the store that is gone after the block.
+
+        Raises:
+            ResourceLimit: The disk became full in the block.
+        """
+        self.sweep()
+        path = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
+        fd = locks.take(path)
+        try:
+            with room_for(self.root):
+                yield path
+        finally:
+            remove_tree(path)
+            if fd is not None:
+                os.close(fd)
+
+    def sweep(self) -> int:
+        """Remove what dead processes left in ``tmp``; returns how many."""
+        removed = 0
+        for path in (self.root / "tmp").iterdir():
+            with contextlib.suppress(OSError):
+                if (fd := locks.take(path, wait=False)) is not None:
+                    # Between making a directory and locking it there is a moment.
+                    if os.fstat(fd).st_nlink and not _is_fresh(path):
+                        remove_tree(path)
+                        removed += 1
+                    os.close(fd)
+        return removed
+
+    def lock(self, key: str, report: Report = LINES, what: str = "") -> contextlib.AbstractContextManager[int]:
+        """Be the only one who makes what a key stands for, until the end of the block."""
+
+        def waiting() -> None:
+            report.say(f"waiting for another process, which is making {what}")
+
+        return locks.locked(self.root / "locks" / key, waiting=waiting if what else None)
+
+    def find(self, key: str) -> Path | None:
+        """The object that came of a key's ingredients, or None."""
+        record = _read(self.root / "keys" / f"{key}.json")
+        return None if record is None else self.object_path(str(record.get("digest")))
+
+    def object_path(self, digest: str) -> Path | None:
+        """The directory of an object, or None if it is not there."""
+        path = self.root / "objects" / digest
+        return path if re.fullmatch(r"[0-9a-f]{64}", digest) and path.is_dir() else None
+
+    def once(
+        self,
+        key: str,
+        build: Callable[[Path], None],
+        *,
+        what: str,
+        report: Report = LINES,
+        again: bool = False,
+        digest: str | None = None,
+    ) -> Path:
+        """The object of a key, made unless it is there; of several who ask at once, one makes it.
+
+        Args:
+            key: Of all ingredients.
+            build: Fills the directory it is given with files; they never change afterwards.
+            what: What is made, for those who wait.
+            report: Whom to tell.
+            again: Whether it is made again even if it is there.
+            digest: What names it; None is the digest of its content, which is all read for it.
+
+        Returns:
+            The directory of the object.
+        """
+        if not again and (found := self.find(key)) is not None:
+            self.touch(found)
+            return found
+        with self.lock(key, report, what):
+            if not again and (found := self.find(key)) is not None:
+                self.touch(found)
+                return found
+            with self.work() as work:
+                out = work / "out"
+                out.mkdir()
+                build(out)
+                return self._publish(key, out, digest)
+
+    def _publish(self, key: str, out: Path, given: str | None) -> Path:
+        digest = _digest(out, given)
+        sync_tree(out)
+        # Whoever collects must not see an object before its key.
+        with locks.locked(self.root / "locks/collect", shared=True):
+            place = self.root / "objects" / digest
+            if not place.is_dir():
+                os.rename(out, place)
+                sync_folder(place.parent)
+            self.touch(place)
+            self._write(self.root / "keys" / f"{key}.json", {"digest": digest})
+        return place
+
+    def touch(self, path: Path) -> None:
+        """Note that an object or a step was asked for just now."""
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+    def hold(self, path: Path) -> int:
+        """Keep a file of the store from being collected until the returned descriptor is closed.
+
+        Raises:
+            FileNotFoundError: It has been collected already.
+        """
+        fd = locks.take(path, shared=True)
+        assert fd is not None
+        return fd
+
+    def name(self, kind: str, name: str, digest: str, record: Mapping[str, Any]) -> Named:
+        """Give an object a name, which may have meant another one before.
+
+        Raises:
+            ConfigError: The name is not fit for a file.
+        """
+        check_name(name)
+        folder = self.root / "names" / kind
+        folder.mkdir(exist_ok=True)
+        self._write(folder / f"{name}.json", {**record, "digest": digest})
+        return Named(name, digest, record)
+
+    def named(self, kind: str, name: str) -> Named | None:
+        """What a name means, or None."""
+        if not _NAME.fullmatch(name):
+            return None
+        record = _read(self.root / "names" / kind / f"{name}.json")
+        if record is None or self.object_path(str(record.get("digest"))) is None:
+            return None
+        return Named(name, str(record.pop("digest")), record)
+
+    def names(self, kind: str) -> list[Named]:
+        """All names of a kind."""
+        folder = self.root / "names" / kind
+        found = [self.named(kind, path.stem) for path in sorted(folder.glob("*.json"))]
+        return [one for one in found if one is not None]
+
+    def forget(self, kind: str, name: str) -> bool:
+        """Take a name away; the object goes with the next collection. Whether there was such a name."""
+        if not _NAME.fullmatch(name):
+            return False
+        try:
+            (self.root / "names" / kind / f"{name}.json").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _write(self, path: Path, record: Mapping[str, Any]) -> None:
+        with self.work() as work:
+            new = work / "record"
+            new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            sync_tree(new)
+            os.replace(new, path)
+            sync_folder(path.parent)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that cannot become a file's.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if not _NAME.fullmatch(name):
+        message = f"expected letters, digits, '.', '_', '+' and '-', at most 128, got {name!r}"
+        raise ConfigError([Problem("command line", "NAME", message)])
+
+
+def _digest(out: Path, given: str | None) -> str:
+    """Of the one file there is, or of the list of names and digests of several; from here on they do not change."""
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    for path in files:
+        path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o444)
+    if given is not None:
+        return given
+    digests = [(str(path.relative_to(out)), digest_file(path)) for path in files]
+    return digests[0][1] if len(digests) == 1 else key_of(digests)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_fresh(path: Path) -> bool:
+    """Whether a directory may be so new that its maker has not locked it yet."""
+    return time.time() - path.stat().st_mtime < 1.0 and not any(path.iterdir())

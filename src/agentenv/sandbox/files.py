@@ -1,0 +1,46 @@
+"""What machines are made of: files of the host, resolved by whoever knows images and kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFiles:
+    """The files of one machine. None of them is ever written.
+
+    Attributes:
+        kernel: An uncompressed kernel.
+        initramfs: Its first file system.
+        root: Image of the root file system.
+        tools: Image with the agent and its interpreter.
+        scratch: An empty image of the size of what it may write; each machine gets a copy.
+        project: Image with directories of the host, or None.
+        places: For each of those, its path in the image and where it is shown.
+        python: The interpreter for environments, or None for the image's python3.
+        user: Under which environments and commands run, or None for an ordinary one.
+        variables: Environment variables of the image.
+        cache: Directory in which snapshots of booted machines are kept.
+    """
+
+    kernel: Path
+    initramfs: Path
+    root: Path
+    tools: Path
+    scratch: Path
+    project: Path | None = None
+    places: tuple[tuple[str, str], ...] = ()
+    python: str | None = None
+    user: int | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+    cache: Path = Path()
+
+    def fingerprint(self) -> list[str]:
+        """What tells these files from others, cheaply: names, sizes and times of change."""
+        found = []
+        for path in (self.kernel, self.initramfs, self.root, self.tools, self.scratch, self.project):
+            if path is not None:
+                status = path.stat()
+                found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+        return [*found, repr(self.places), repr(self.python), repr(self.user), repr(self.variables)]

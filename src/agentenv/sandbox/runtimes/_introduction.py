@@ -1,0 +1,47 @@
+"""What an environment says of itself when it is built: its spaces and metadata, or why it could not be built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agentenv.errors import Cause, CauseKind, EnvError, Owner, ProtocolError, RuntimeUnavailable
+from agentenv.sandbox.contract import SandboxSpec
+
+
+def read_introductions(
+    message: Mapping[str, Any], spec: SandboxSpec, output: Callable[[], str]
+) -> list[dict[str, Any]]:
+    """The introductions in a guest's first message about its environments; still hostile.
+
+    Args:
+        message: What it sent.
+        spec: What was asked of it.
+        output: Gives the last lines of its output, for errors.
+
+    Raises:
+        RuntimeUnavailable: The sandbox could not be made.
+        EnvError: An environment's constructor raised.
+        ProtocolError: It is no introduction.
+    """
+    if "failed" in message:
+        raise RuntimeUnavailable(f"sandbox {spec.id!r} cannot be made: {message['failed']}")
+    error_texts = message.get("error")
+    if isinstance(error_texts, list) and len(error_texts) == 3:
+        name, text, trace = (str(part) for part in error_texts)
+        raise EnvError(
+            env_id=spec.id,
+            cause=Cause(CauseKind.START_FAILED, Owner.ENVIRONMENT, f"its constructor raised {name}"),
+            type_name=name,
+            message=text,
+            traceback_text=trace,
+            output=output(),
+        )
+    introductions = message.get("ready")
+    if (
+        not isinstance(introductions, list)
+        or len(introductions) != len(spec.envs)
+        or not all(isinstance(introduction, dict) for introduction in introductions)
+    ):
+        raise ProtocolError("introduced itself in a form that is not the protocol")
+    return introductions

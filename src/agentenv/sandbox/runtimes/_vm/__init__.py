@@ -1,0 +1,1 @@
+"""What the runtimes that boot machines have in common."""

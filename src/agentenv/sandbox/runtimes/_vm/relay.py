@@ -1,0 +1,144 @@
+"""The host's handle on the relay process; see ``relay_main``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentenv.errors import RuntimeUnavailable
+from agentenv.guest.control import ControlClosed, receive_message, send_message
+from agentenv.sandbox.runtimes._vm.machine import Command, Started
+
+_BOOTSTRAP = (
+    "import sys, json; c = json.loads(sys.argv[1]); sys.path[:] = c['path'];"
+    " from agentenv.sandbox.runtimes._vm.relay_main import main; main(c['fd'], c['homes'])"
+)
+_REPLY_S = 30.0
+_held: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_held() -> None:
+    """A fork of the host must let go of the sockets, or the relays would outlive the host."""
+    for control in list(_held):
+        control.close()
+
+
+os.register_at_fork(after_in_child=_close_held)
+
+
+class RelayProcess:
+    """A running relay. May be used by several threads."""
+
+    def __init__(self, paths: Sequence[str], homes: Path) -> None:
+        """Start it.
+
+        Args:
+            paths: ``sys.path``, on which agentenv is found.
+            homes: The machines' directories, which it removes when the host is gone.
+
+        Raises:
+            RuntimeUnavailable: It does not start.
+        """
+        self._lock = threading.Lock()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process; closed in close()
+        self._control, theirs = socket.socketpair()
+        _held.add(self._control)
+        with theirs:
+            config = json.dumps({"path": list(paths), "fd": theirs.fileno(), "homes": str(homes)})
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-s", "-P", "-S", "-c", _BOOTSTRAP, config],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._stderr,
+                    pass_fds=(theirs.fileno(),),
+                    env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+                )
+            except OSError as error:
+                self._control.close()
+                self._stderr.close()
+                raise RuntimeUnavailable(f"cannot start {sys.executable}: {error.strerror}") from error
+        self._control.settimeout(_REPLY_S)
+
+    def spawn(self, command: Command) -> Started:
+        """Start a monitor; see ``machine.Spawn``.
+
+        Raises:
+            OSError: It cannot be started.
+            RuntimeUnavailable: The relay is gone.
+        """
+        request = {
+            "op": "spawn",
+            "argv": list(command.argv),
+            "directory": str(command.directory),
+            "variables": dict(command.variables),
+            "numbers": list(command.inherit),
+        }
+        reply, fds = self._ask(request, [command.output, *command.inherit], max_fds=1)
+        return Started(int(reply["pid"]), fds[0])
+
+    def join(self, machine: int, stream: int, rpc: int, pidfd: int) -> None:
+        """Carry a machine's stream; requests to its agent come on ``rpc``. It keeps copies of the descriptors."""
+        self._ask({"op": "join", "machine": machine}, [stream, rpc, pidfd])
+
+    def tie(self, machine: int, stream: int, fd: int, ways: str) -> None:
+        """Carry bytes between a descriptor and a stream: "r" what is read from it, "w" what is written to it."""
+        self._ask({"op": "tie", "machine": machine, "stream": stream, "ways": ways}, [fd])
+
+    def attach(self, machine: int, layout: dict[str, Any], count: int, fds: Sequence[int]) -> None:
+        """Carry the requests and answers of slots: memory, the bell that wakes, the bell that is rung when done."""
+        self._ask({"op": "attach", "machine": machine, "layout": layout, "count": count}, fds)
+
+    def leave(self, machine: int) -> None:
+        """Forget a machine."""
+        with contextlib.suppress(RuntimeUnavailable):
+            self._ask({"op": "leave", "machine": machine}, ())
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End it, and with it every monitor it has started. Idempotent."""
+        self._control.close()
+        if self._process.poll() is None:
+            poller = select.poll()
+            with contextlib.suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(self._process.pid)
+                poller.register(pidfd, select.POLLIN)
+                if not poller.poll(1000):
+                    self._process.kill()
+                os.close(pidfd)
+        self._process.wait()
+        self._stderr.close()
+
+    def _ask(
+        self, request: dict[str, Any], fds: Sequence[int], *, max_fds: int = 0
+    ) -> tuple[dict[str, Any], list[int]]:
+        try:
+            with self._lock:
+                send_message(self._control, request, fds)
+                reply, given = receive_message(self._control, max_fds=max_fds)
+        except (ControlClosed, OSError, ValueError) as error:
+            raise RuntimeUnavailable(f"the relay to the machines is gone: {error}\n{self._tail()}".rstrip()) from error
+        if "error" in reply:
+            raise OSError(str(reply["error"]))
+        return reply, given
+
+    def _tail(self) -> str:
+        if self._stderr.closed:
+            return ""
+        self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, self._stderr.tell() - 4096))
+        return self._stderr.read().decode(errors="replace")

@@ -1,0 +1,236 @@
+"""The process beside the host's that starts monitors and carries bytes between machines and the host's descriptors.
+
+To the host a machine looks like any sandbox: it has slots of shared memory, bells, pipes and sockets. This process
+holds the other ends of those and the streams into the machines (``guest.link``). It runs nothing else, is not slowed by
+what the host computes, and when it ends, by whatever means, its monitors end with it, and it with the host.
+
+Requests come on one socket, one at a time, each with an "op" and descriptors, and are answered in turn:
+
+    spawn     start a program -> its pid, and a pidfd
+    join      a stream into a machine, the host's end of requests to its agent, the monitor's pidfd
+    tie       a descriptor to a stream of a machine
+    attach    slots and bells of a machine
+    leave     forget a machine
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import shutil
+import signal
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentenv.guest import confine
+from agentenv.guest.control import ControlClosed, receive_message, send_message
+from agentenv.guest.link import Link
+from agentenv.guest.pumping import READ, Loop, close_quietly
+from agentenv.wire.frames import CHUNK, RPC, Kind
+from agentenv.wire.replica import Replica
+from agentenv.wire.slot import SlotLayout
+
+_RING = (1).to_bytes(8, "little")
+_MAX_FDS = 16
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(slots=True)
+class _Machine:
+    """A machine's stream, and the host's memory and bells that belong to it."""
+
+    link: Link
+    rpc: int
+    pidfd: int
+    replica: Replica | None = None
+    wake: int = -1
+    done: int = -1
+
+
+class Relay:
+    """See the module."""
+
+    def __init__(self, owner: socket.socket, homes: str) -> None:
+        """Obey ``owner``; when it is gone, remove ``homes``."""
+        self._homes = homes
+        self._loop = Loop()
+        self._owner = owner
+        self._machines: dict[int, _Machine] = {}
+        self._requests: dict[str, Callable[[dict[str, Any], list[int]], tuple[dict[str, Any], list[int]]]] = {
+            "spawn": _spawn,
+            "join": self._join,
+            "tie": self._tie,
+            "attach": self._attach,
+            "leave": self._leave,
+        }
+        self._loop.watch(owner.fileno(), READ, self._obey)
+
+    def run(self) -> None:
+        """Serve until the owner is gone."""
+        self._loop.run()
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self._homes, ignore_errors=True)
+
+    def _obey(self, _events: int) -> None:
+        try:
+            request, fds = receive_message(self._owner, max_fds=_MAX_FDS)
+        except (ControlClosed, OSError):
+            self._loop.running = False
+            return
+        try:
+            reply, given = self._requests[request["op"]](request, fds)
+        except (OSError, ValueError, KeyError) as error:
+            reply, given = {"error": str(error)}, []
+        with contextlib.suppress(ControlClosed, OSError):
+            send_message(self._owner, reply, given)
+        for fd in given:
+            os.close(fd)
+
+    def _join(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        number = request["machine"]
+        stream, rpc, pidfd = fds
+        link = Link(
+            self._loop,
+            stream,
+            max_body=CHUNK,
+            on_frame=lambda kind, body: self._hear(number, kind, body),
+            on_lost=lambda why: self._lose(number, why),
+        )
+        self._machines[number] = _Machine(link, rpc, pidfd)
+        link.join(RPC, reader=rpc, writer=rpc)
+        return {}, []
+
+    def _tie(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        (fd,) = fds
+        link, ways = self._machines[request["machine"]].link, request["ways"]
+        link.join(request["stream"], reader=fd if "r" in ways else -1, writer=fd if "w" in ways else -1)
+        return {}, []
+
+    def _attach(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        machine = self._machines[request["machine"]]
+        memory, wake, done = fds
+        layout, count = SlotLayout(**request["layout"]), request["count"]
+        self._detach(machine)
+        machine.replica = Replica(memoryview(mmap.mmap(memory, count * layout.size)), layout, count)
+        os.close(memory)
+        machine.wake, machine.done = wake, done
+        machine.link.accept(machine.replica.max_answer)
+
+        def ask(_events: int) -> None:
+            os.read(wake, 8)
+            if machine.replica is not None:
+                machine.link.send(Kind.STEP, body=machine.replica.request())
+
+        self._loop.watch(wake, READ, ask)
+        return {}, []
+
+    def _leave(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        machine = self._machines.pop(request["machine"], None)
+        if machine is not None:
+            self._detach(machine)
+            machine.link.close()
+            close_quietly(machine.pidfd)
+        return {}, []
+
+    def _detach(self, machine: _Machine) -> None:
+        for fd in (machine.wake, machine.done):
+            if fd >= 0:
+                self._loop.forget(fd)
+                close_quietly(fd)
+        machine.wake = machine.done = -1
+        machine.replica = None
+
+    def _hear(self, number: int, kind: Kind, body: bytes) -> None:
+        machine = self._machines.get(number)
+        if machine is None:
+            return
+        if kind is Kind.ANSWER and machine.replica is not None:
+            if machine.replica.put_answer(body):
+                os.write(machine.done, _RING)
+        elif kind is Kind.BYE:
+            self._end(machine)
+
+    def _lose(self, number: int, why: str) -> None:
+        """A machine whose stream has ended is of no use to anybody."""
+        machine = self._machines.get(number)
+        if machine is not None:
+            if "protocol" in why:
+                _say(machine.rpc, {"event": "broken", "why": why})
+            self._end(machine)
+
+    def _end(self, machine: _Machine) -> None:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(machine.pidfd, signal.SIGKILL)
+
+
+def _say(fd: int, message: dict[str, Any]) -> None:
+    body = json.dumps(message).encode()
+    with contextlib.suppress(OSError):
+        os.write(fd, _LENGTH.pack(len(body)) + body)
+
+
+def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+    """Start a program in a session of its own; descriptor 0 is its output, the others are kept under given numbers."""
+    parent = os.getpid()
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            confine.die_with_parent(parent)
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            os.chdir(request["directory"])
+            _place(fds, [1, *request["numbers"]])
+            os.dup2(1, 2, inheritable=True)
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0, inheritable=True)
+            os.execvpe(request["argv"][0], request["argv"], request["variables"])
+        except OSError as error:
+            os.write(writer, f"{request['argv'][0]}: {error.strerror}".encode())
+        finally:
+            os._exit(127)
+    os.close(writer)
+    failure = os.read(reader, 1000).decode(errors="replace")
+    os.close(reader)
+    for fd in fds:
+        os.close(fd)
+    if failure:
+        os.waitpid(pid, 0)
+        raise OSError(failure)
+    return {"pid": pid}, [os.pidfd_open(pid)]
+
+
+def _place(fds: Sequence[int], numbers: Sequence[int]) -> None:
+    """Have descriptors under given numbers, whatever is there now."""
+    high = [os.dup(fd) if fd <= max(numbers) else fd for fd in fds]
+    spare = max([*high, *numbers]) + 1
+    held = []
+    for fd in high:
+        os.dup2(fd, spare)
+        held.append(spare)
+        spare += 1
+    for fd, number in zip(held, numbers, strict=True):
+        os.dup2(fd, number, inheritable=True)
+
+
+def _children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as stream:
+        return [int(pid) for pid in stream.read().split()]
+
+
+def main(fd: int, homes: str) -> None:
+    """Serve the owner at the other end of a socket, and clean up after it."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; how a monitor ended shows in what it left
+    confine.hide_memory()
+    Relay(socket.socket(fileno=fd), homes).run()

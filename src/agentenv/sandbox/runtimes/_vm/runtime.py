@@ -1,0 +1,301 @@
+"""A runtime whose sandboxes are machines: one for each, brought back from a snapshot of one that has booted already.
+
+What runs in a machine is a cell like those of the other runtimes, made by a zygote there, so that an environment finds
+the same names, limits and file systems everywhere; the machine is the wall.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from agentenv.errors import ClosedError, RuntimeUnavailable, SandboxError
+from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
+from agentenv.sandbox.files import MachineFiles
+from agentenv.sandbox.runtimes._birth import settings_for
+from agentenv.sandbox.runtimes._cgroup import open_run
+from agentenv.sandbox.runtimes._vm.homes import make_homes
+from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, Machine, MachineSpec, Spawn
+from agentenv.sandbox.runtimes._vm.relay import RelayProcess
+from agentenv.sandbox.runtimes._vm.sandbox import VmSandbox
+from agentenv.sandbox.runtimes._vm.templates import SCRATCH, Templates, copy_sparsely
+from agentenv.sandbox.runtimes._zygote import zygote_variables
+
+logger = logging.getLogger("agentenv.sandbox")
+
+LEAST_MB = 128
+_MONITOR_MB = 512
+_MONITOR_PIDS = 256
+_WARM_S = 120.0
+_CALL_S = 30.0
+_SHOWN = "/dev/vdd"
+_ENTROPY_BYTES = 32
+
+
+class VmRuntime:
+    """See ``agentenv.sandbox.contract.Runtime``; a part of the runtimes that boot machines."""
+
+    name = ""
+    isolation = "vm"
+
+    def __init__(self, options: RuntimeOptions) -> None:
+        """Start the relay.
+
+        Raises:
+            RuntimeUnavailable: The monitor cannot be used here.
+        """
+        self._options = options
+        self._lock = threading.Lock()
+        self._closed = False
+        self._sandboxes: list[VmSandbox] = []
+        self._numbers = 0
+        self._groups = open_run(options.run_id)
+        self._homes = make_homes(options.run_id)
+        self._relay = RelayProcess(options.paths, self._homes)
+        try:
+            self._hypervisor = self.find_hypervisor(lambda command: self._relay.spawn(command))
+        except BaseException:
+            self._relay.close()
+            _remove(self._homes)
+            raise
+
+    def find_hypervisor(self, spawn: Spawn) -> Hypervisor:
+        """The monitor this runtime uses.
+
+        Raises:
+            RuntimeUnavailable: It cannot be used here.
+        """
+        raise NotImplementedError  # the drivers'
+
+    def create(
+        self, specs: Sequence[SandboxSpec], output: Output, failures: dict[str, SandboxError] | None = None
+    ) -> list[Sandbox]:
+        """Start sandboxes; see the contract."""
+        if self._closed:
+            raise ClosedError("the runtime is closed")
+        with self._lock:
+            self._revive_relay()
+        begun: list[VmSandbox] = []
+        ready: list[VmSandbox] = []
+        try:
+            # Files are looked for, and templates made, by one: what follows finds them.
+            plans = {spec.id: self._plan(spec) for spec in specs}
+            with ThreadPoolExecutor(max(1, min(len(specs), os.cpu_count() or 1))) as pool:
+                started = time.monotonic()
+                jobs = [(spec, pool.submit(self._begin, spec, plans[spec.id], output, begun)) for spec in specs]
+                for spec, job in jobs:
+                    try:
+                        sandbox = job.result()
+                        sandbox.await_ready(started + spec.start_timeout_s)
+                        ready.append(sandbox)
+                    except SandboxError as error:
+                        if failures is None:
+                            raise
+                        failures[spec.id] = error
+        except BaseException:
+            for sandbox in begun:
+                sandbox.destroy()
+            raise
+        for sandbox in begun:
+            if sandbox not in ready:
+                sandbox.destroy()
+        with self._lock:
+            self._sandboxes = [*(one for one in self._sandboxes if not one.destroyed), *ready]
+        return list(ready)
+
+    def limits(self) -> Mapping[str, str]:
+        """What enforces each limit; see ``Probe.limits``."""
+        by = f"cgroup {self._groups.version}" if self._groups is not None else "processors of the machine"
+        return {
+            "memory": "RAM of the machine",
+            "cpu": by,
+            "pids": "rlimit (per user namespace)",
+            "disk": "tmpfs size",
+            "network": "no interface",
+        }
+
+    def close(self) -> None:
+        """End everything; see the contract."""
+        if self._closed:
+            return
+        self._closed = True
+        for sandbox in self._sandboxes:
+            sandbox.destroy()
+        self._relay.close()
+        self._hypervisor.close()
+        _remove(self._homes)
+        if self._groups is not None:
+            self._groups.close()
+
+    # -- parts
+
+    def _revive_relay(self) -> None:
+        if not self._relay.alive():
+            self._relay.close()
+            self._homes.mkdir(mode=0o700, exist_ok=True)
+            self._relay = RelayProcess(self._options.paths, self._homes)
+
+    def _plan(self, spec: SandboxSpec) -> tuple[MachineSpec, MachineFiles, Path]:
+        if spec.network:
+            raise RuntimeUnavailable(
+                f"{spec.id}: runtime {self.name!r} has no network in this version",
+                'set network = false, or use runtime = "bubblewrap"',
+            )
+        if spec.memory_mb < LEAST_MB:
+            raise RuntimeUnavailable(
+                f"{spec.id}: memory_mb = {spec.memory_mb}: a machine with its own kernel needs at least {LEAST_MB}",
+                f"set memory_mb = {LEAST_MB} or more",
+            )
+        if self._options.find_files is None:
+            raise RuntimeUnavailable(f"{spec.id}: nobody said where kernels and images are")
+        files = self._options.find_files(spec)
+        drives = [Drive(str(files.root)), Drive(str(files.tools)), Drive(SCRATCH, readonly=False)]
+        if files.project is not None:
+            drives.append(Drive(str(files.project)))
+        machine = MachineSpec(
+            spec.id, files.kernel, files.initramfs, tuple(drives), spec.memory_mb, max(1, ceil(spec.vcpu_count))
+        )
+        hypervisor = self._hypervisor
+        command = bool(spec.command)
+        parts = [
+            *files.fingerprint(),
+            f"{hypervisor.name} {hypervisor.version} {hypervisor.accelerator}",
+            f"{spec.memory_mb} {machine.vcpu_count} {command}",
+            "" if command else repr(self._options.preload),
+        ]
+        template = Templates(files.cache).get(parts, partial(self._make_template, machine, files, command))
+        return machine, files, template
+
+    def _make_template(self, spec: MachineSpec, files: MachineFiles, command: bool, directory: Path) -> None:
+        logger.info("booting a machine once, to bring others back from it (%s)", self._hypervisor.accelerator)
+        home = Path(tempfile.mkdtemp(dir=self._homes))
+        copy_sparsely(files.scratch, home / SCRATCH)
+        plain = SandboxSpec("template")
+        sandbox = VmSandbox(plain, _NoOutput(), self._relay, self._next_number(), home, None)
+        try:
+            deadline = time.monotonic() + _WARM_S
+            machine = self._hypervisor.boot(spec, home)
+            sandbox.board(machine, deadline)
+            if files.project is not None:
+                sandbox.agent.call(
+                    "show", _CALL_S, device=_SHOWN, kind="ext4", places=[list(place) for place in files.places]
+                )
+            sandbox.agent.call("warm", _WARM_S, **self._warming(files, command))
+            sandbox.agent.call("settle", _CALL_S)
+            # Whoever is brought back must not take the next host's words for the rest of this one's.
+            sandbox.agent.call("part", _CALL_S)
+            sandbox.leave()
+            machine.pause()
+            machine.snapshot(directory)
+            copy_sparsely(home / SCRATCH, directory / SCRATCH)
+        finally:
+            sandbox.destroy()
+
+    def _warming(self, files: MachineFiles, command: bool) -> dict[str, Any]:
+        return {
+            "command": command,
+            "python": files.python,
+            "user": files.user,
+            "path": [shown for _, shown in files.places],
+            "preload": list(self._options.preload),
+            "variables": {**dict(files.variables), **zygote_variables(), "PATH": _PATH},
+        }
+
+    def _begin(
+        self, spec: SandboxSpec, plan: tuple[MachineSpec, MachineFiles, Path], output: Output, begun: list[VmSandbox]
+    ) -> VmSandbox:
+        machine_spec, files, template = plan
+        deadline = time.monotonic() + spec.start_timeout_s
+        home = Path(tempfile.mkdtemp(dir=self._homes))
+        group = None
+        if self._groups is not None:
+            group = self._groups.create(
+                spec.id,
+                memory_mb=spec.memory_mb + _MONITOR_MB,
+                vcpu_count=spec.vcpu_count,
+                pids=_MONITOR_PIDS,
+            )
+        sandbox = VmSandbox(spec, output, self._relay, self._next_number(), home, group)
+        with self._lock:
+            begun.append(sandbox)
+        copy_sparsely(template / SCRATCH, home / SCRATCH)
+        machine = self._hypervisor.restore(machine_spec, home, template)
+        self._go_on(machine)
+        sandbox.board(machine, deadline)
+        sandbox.agent.call(
+            "identify",
+            _CALL_S,
+            hostname=spec.id,
+            machine_id=uuid.uuid4().hex,
+            entropy=os.urandom(_ENTROPY_BYTES).hex(),
+            time_ns=time.time_ns(),
+        )
+        settings = settings_for(
+            spec,
+            isolated=True,
+            enforced=False,
+            view=self._view(spec, files),
+            paths=[shown for _, shown in files.places],
+        )
+        settings["variables"] = {
+            **dict(files.variables),
+            **settings["variables"],
+            "PATH": _PATH,
+            **dict(spec.variables),
+        }
+        settings["variables"].pop("VIRTUAL_ENV", None)
+        settings["rlimits"].pop("memory_mb", None)  # the machine has no more
+        sandbox.start(settings, nested=True)
+        return sandbox
+
+    def _go_on(self, machine: Machine) -> None:
+        machine.resume()
+
+    def _view(self, spec: SandboxSpec, files: MachineFiles) -> dict[str, Any]:
+        size = spec.disk_mb << 20
+        return {
+            "out": "/run/agentenv/out" if spec.out is not None else None,
+            "hidden": [],
+            "tmpfs": [["/tmp", size], ["/dev/shm", size]],
+            "keep": [shown for _, shown in files.places if shown.startswith(("/tmp/", "/dev/shm/"))],
+        }
+
+    def _next_number(self) -> int:
+        with self._lock:
+            self._numbers += 1
+            return self._numbers
+
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class _NoOutput:
+    """For a machine in which nothing is started."""
+
+    def take(self, sandbox_id: str, stream: str, fd: int) -> None:
+        os.close(fd)
+
+    def drain(self, sandbox_id: str) -> None:
+        """Nothing was taken."""
+
+    def tail(self, sandbox_id: str, lines: int = 20) -> str:
+        return ""
+
+    def release(self, sandbox_id: str) -> None:
+        """Nothing was taken."""
+
+
+def _remove(directory: Path) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)

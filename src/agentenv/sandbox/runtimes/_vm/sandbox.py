@@ -1,0 +1,333 @@
+"""One machine as the host holds it: a sandbox like any other, whose memory, bells and pipes the relay carries."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentenv.errors import (
+    Cause,
+    CauseKind,
+    ClosedError,
+    Owner,
+    ProtocolError,
+    ResourceLimit,
+    SandboxDied,
+    SnapshotError,
+    StepTimeout,
+)
+from agentenv.guest.control import ControlClosed, receive_message
+from agentenv.sandbox.cause import classify
+from agentenv.sandbox.contract import Order, Output, ParkedCopy, Sandbox, SandboxSpec, Usage
+from agentenv.sandbox.runtimes._cgroup import Cgroup
+from agentenv.sandbox.runtimes._introduction import read_introductions
+from agentenv.sandbox.runtimes._report import Report
+from agentenv.sandbox.runtimes._usage import read_usage
+from agentenv.sandbox.runtimes._vm.agent import Agent, greet
+from agentenv.sandbox.runtimes._vm.collect import unpack
+from agentenv.sandbox.runtimes._vm.machine import Machine
+from agentenv.sandbox.runtimes._vm.relay import RelayProcess
+
+CONTROL, STDOUT, STDERR, REPORT, OUT = 1, 2, 3, 4, 5
+"""The streams of a sandbox."""
+_STREAMS = {"control": CONTROL, "stdout": STDOUT, "stderr": STDERR, "report": REPORT, "out": OUT}
+_END_S = 5.0
+_CALL_S = 30.0
+_PANIC = re.compile(r"Kernel panic - not syncing: (.*)")
+
+
+class VmSandbox:
+    """See ``agentenv.sandbox.contract.Sandbox``."""
+
+    no_copies = "this runtime does not copy processes inside its machines"
+
+    def __init__(
+        self, spec: SandboxSpec, output: Output, relay: RelayProcess, number: int, home: Path, cgroup: Cgroup | None
+    ) -> None:
+        """Make the descriptors; ``board`` brings the machine.
+
+        Args:
+            spec: What was asked.
+            output: Takes the pipes of stdout and stderr.
+            relay: Carries the bytes.
+            number: Of the machine, at the relay.
+            home: The machine's directory; removed with the sandbox.
+            cgroup: Limits of the monitor; owned from here on.
+        """
+        self.spec = spec
+        self.introductions: list[dict[str, Any]] = []
+        self.last_usage: Usage | None = None
+        self.home = home
+        self.agent = Agent(spec.id)
+        self._relay, self._number, self._output, self._cgroup = relay, number, output, cgroup
+        self._machine: Machine | None = None
+        self.pid = 0
+        self._report = Report()
+        self._reason: Cause | None = None
+        self._cause: Cause | None = None
+        self._destroyed = False
+        self._lock = threading.Lock()
+        self._archive: Path | None = None
+        self.control, self._control_theirs = socket.socketpair()
+
+    # -- birth
+
+    def board(self, machine: Machine, deadline: float) -> None:
+        """Take over a machine that runs, and reach its agent.
+
+        Raises:
+            StepTimeout: The agent was not there in time.
+            SandboxDied: The machine ended.
+        """
+        self._machine, self.pid = machine, machine.pid
+        try:
+            if self._cgroup is not None:
+                self._cgroup.add(machine.pid)
+            with machine.connect(max(0.1, deadline - time.monotonic())) as stream:
+                greet(stream, max(0.1, deadline - time.monotonic()))
+                self._relay.join(self._number, stream.fileno(), self.agent.theirs.fileno(), machine.pidfd)
+        except TimeoutError:
+            raise self._late("booting") from None
+        except (ConnectionError, OSError) as error:
+            self.kill()
+            cause = self.cause()
+            raise SandboxDied(
+                f"ended while booting: {cause.detail}", env_id=self.spec.id, cause=cause, output=machine.console()
+            ) from error
+        finally:
+            self.agent.theirs.close()
+
+    def leave(self) -> None:
+        """Let go of the agent; the machine goes on."""
+        self._relay.leave(self._number)
+
+    def start(self, settings: Mapping[str, Any], *, nested: bool) -> None:
+        """Have the cell made."""
+        try:
+            self._tie_output("stdout", STDOUT)
+            self._tie_output("stderr", STDERR)
+            self._tie(CONTROL, self._control_theirs, "rw")
+            self._tie(REPORT, self._report.theirs, "rw")
+            if self.spec.out is not None:
+                self._archive = self.home / "out.tar"
+                with open(self._archive, "wb") as file:
+                    self._relay.tie(self._number, OUT, file.fileno(), "w")
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise ResourceLimit(error.errno, f"cannot set up sandbox {self.spec.id!r}: {error}") from error
+            raise self._gone(error) from error
+        self.agent.call(
+            "start",
+            _CALL_S,
+            settings=dict(settings),
+            nested=nested,
+            network=self.spec.network,
+            streams=_STREAMS,
+            out=self.spec.out is not None,
+            disk_mb=self.spec.disk_mb,
+        )
+
+    def await_ready(self, deadline: float) -> None:
+        """Wait until its environments are built; a command is ready at once."""
+        if self.spec.command:
+            return
+        try:
+            message, _ = receive_message(self.control, deadline=deadline)
+            self.control.settimeout(None)
+            self.introductions = read_introductions(message, self.spec, self._tail)
+        except TimeoutError:
+            raise self._late("building its environment") from None
+        except ControlClosed as error:
+            raise self._gone(error, "ended while building: ") from error
+        except (ValueError, OSError) as error:
+            said = (
+                str(error) if isinstance(error, ProtocolError) else f"sent something that is not the protocol: {error}"
+            )
+            cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, said)
+            self.kill(cause)
+            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._tail()) from error
+
+    # -- the contract
+
+    @property
+    def pidfd(self) -> int:
+        """Becomes readable when the monitor ends; see the contract."""
+        return -1 if self._machine is None else self._machine.pidfd
+
+    @property
+    def log_id(self) -> str:
+        """Under which its output is kept."""
+        return self.spec.id
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether ``destroy`` was called."""
+        return self._destroyed
+
+    def attach(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Hand over shared memory and bells; see the contract."""
+        try:
+            self._relay.attach(self._number, message["layout"], len(self.spec.envs), fds)
+            self.agent.call("attach", _CALL_S, message=dict(message), count=len(self.spec.envs))
+        except (OSError, SandboxDied) as error:
+            raise self._gone(error) from error
+
+    def alive(self) -> bool:
+        """Whether the machine runs."""
+        return self._machine is not None and self._machine.alive()
+
+    def kill(self, reason: Cause | None = None) -> None:
+        """End it at once; see the contract. Idempotent, from any thread."""
+        if reason is not None and self._reason is None and self.alive():
+            self._reason = reason
+        with self._lock:
+            if self._machine is not None:
+                self._machine.kill()
+
+    def await_end(self, timeout_s: float) -> None:
+        """Wait until it has ended; see the contract."""
+        if self.pidfd >= 0:
+            poller = select.poll()
+            poller.register(self.pidfd, select.POLLIN)
+            poller.poll(int(timeout_s * 1000))
+
+    def cause(self) -> Cause:
+        """Why it ended; see the contract."""
+        if self._cause is None:
+            self.await_end(1.0)
+            self._cause = self._find_cause()
+        return self._cause
+
+    def usage(self) -> Usage | None:
+        """What its monitor uses now, or None when it is gone."""
+        if not self.alive():
+            return None
+        try:
+            return read_usage([self.pid] if self._cgroup is None else self._cgroup.stats())
+        except ClosedError:  # destroyed by another thread meanwhile
+            return None
+
+    def order_park(self) -> ParkedCopy:
+        """Not here: ``no_copies``."""
+        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
+
+    def settle(self, parked: Any) -> None:
+        """Not here: ``no_copies``."""
+        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
+
+    def shelters(self, parked: Any) -> bool:
+        """Whether a parked copy lives here: none does."""
+        return False
+
+    def renew_control(self) -> None:
+        """Not here: ``no_copies``."""
+        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
+
+    def serve_from(self, parked: Any, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Not here: ``no_copies``."""
+        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
+
+    def branch(self, spec: SandboxSpec, order: Order) -> Sandbox:
+        """Not here: ``no_copies``."""
+        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
+
+    def order_copy(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Not here: ``no_copies``."""
+        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
+
+    def destroy(self) -> None:
+        """End it and free everything; see the contract."""
+        if self._destroyed:
+            return
+        self._destroyed = True
+        self.kill()
+        if self._machine is not None and self._cause is None:
+            self.cause()
+        self._relay.leave(self._number)
+        if self._archive is not None and self.spec.out is not None:
+            unpack(self._archive, self.spec.out, most_bytes=self.spec.disk_mb << 20)
+        if self._cgroup is not None:
+            self._cgroup.destroy()
+        with self._lock:
+            if self._machine is not None:
+                self._machine.close()
+        for held in (self.control, self._control_theirs, self.agent, self._report):
+            held.close()
+        self._output.release(self.spec.id)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    # -- parts
+
+    def _tie_output(self, name: str, stream: int) -> None:
+        reader, writer = os.pipe()
+        try:
+            self._output.take(self.spec.id, name, reader)
+            self._relay.tie(self._number, stream, writer, "w")
+        finally:
+            os.close(writer)
+
+    def _tie(self, stream: int, end: socket.socket, ways: str) -> None:
+        with end:
+            self._relay.tie(self._number, stream, end.fileno(), ways)
+
+    def _find_cause(self) -> Cause:
+        stats = self._cgroup.stats() if self._cgroup is not None else None
+        self.last_usage = None if stats is None else read_usage(stats)
+        if self._reason is not None:
+            return self._reason
+        told = {event["event"]: event for event in self.agent.events() if isinstance(event.get("event"), str)}
+        if "broken" in told:
+            return Cause(
+                CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"broke the protocol: its machine {told['broken']['why']}"
+            )
+        kills = told.get("ended", {}).get("oom_kills", 0)
+        exit_ = self._report.exit_of(None)
+        if exit_ is not None:
+            return classify(
+                exit_,
+                oom_kills=kills if isinstance(kills, int) and kills > 0 else 0,
+                memory_mb=self.spec.memory_mb,
+                memory_peak_bytes=self.spec.memory_mb << 20,
+                output=self._tail(),
+            )
+        console = self._machine.console() if self._machine is not None else ""
+        if stats is not None and stats.oom_kills:
+            detail = "its monitor was killed at the limit of its control group"
+            return Cause(CauseKind.HOST_OUT_OF_MEMORY, Owner.RESOURCES, detail, signal=9, oom_kills=stats.oom_kills)
+        if (panic := _PANIC.search(console)) is not None:
+            return Cause(CauseKind.SANDBOX_LOST, Owner.ENVIRONMENT, f"its kernel panicked: {panic[1][:200]}")
+        if (failed := re.search(r"agentenv: (.*)", console)) is not None and "ended" not in told:
+            return Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, f"its machine ended: {failed[1][:300]}")
+        detail = "its machine's monitor was killed from outside, or ended without a word"
+        return Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, detail)
+
+    def _gone(self, error: BaseException, what: str = "") -> SandboxDied:
+        self.await_end(_END_S)
+        self.kill()
+        cause = self.cause()
+        return SandboxDied(what + cause.detail, env_id=self.spec.id, cause=cause, output=self._tail())
+
+    def _late(self, doing: str) -> StepTimeout:
+        owner = Owner.ENVIRONMENT if "environment" in doing else Owner.INFRASTRUCTURE
+        cause = Cause(CauseKind.TIMEOUT, owner, f"was still {doing} after {self.spec.start_timeout_s:g} s")
+        console = "" if self._machine is None else self._machine.console()
+        self.kill(cause)
+        return StepTimeout(
+            f"{cause.detail}; raise start_timeout_s if it needs longer",
+            env_id=self.spec.id,
+            cause=cause,
+            output=self._tail() or console,
+        )
+
+    def _tail(self) -> str:
+        self._output.drain(self.spec.id)
+        return self._output.tail(self.spec.id)

@@ -1,0 +1,92 @@
+"""Snapshots of machines that have booted and imported what environments need, from which others are brought back.
+
+Booting and importing take seconds; bringing back takes a fraction of one, and what nobody changes stays shared. A
+template is kept in a cache under a name made from all that went into it, so that it serves later runs as well, and is
+written once, whoever asks for it first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from agentenv.errors import ResourceLimit
+
+SCRATCH = "scratch.ext4"
+_FORMAT = "3"
+
+
+class Templates:
+    """The templates in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Use a directory; it is made when it is needed."""
+        self._directory = directory
+
+    def get(self, parts: Sequence[str], make: Callable[[Path], None]) -> Path:
+        """The template made from these parts.
+
+        Args:
+            parts: All that went into it.
+            make: Writes it into an empty directory, when there is none yet.
+
+        Raises:
+            ResourceLimit: The disk is full.
+        """
+        name = hashlib.sha256(json.dumps([_FORMAT, *parts]).encode()).hexdigest()[:32]
+        found = self._directory / name
+        if found.is_dir():
+            os.utime(found)
+            return found
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self._directory / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if found.is_dir():
+                return found
+            for stale in self._directory.glob(f".{name}-*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=self._directory))
+            try:
+                make(temporary)
+                os.rename(temporary, found)
+            except OSError as error:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise ResourceLimit(
+                    error.errno, f"cannot keep a machine's snapshot in {self._directory}: {error}"
+                ) from error
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+        return found
+
+
+def copy_sparsely(source: Path, target: Path) -> None:
+    """Copy a file, leaving out what is only holes; shares its blocks where the file system can."""
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        size = os.fstat(reader.fileno()).st_size
+        os.ftruncate(writer.fileno(), size)
+        try:
+            fcntl.ioctl(writer.fileno(), 0x40049409, reader.fileno())  # FICLONE
+            return
+        except OSError:
+            pass
+        at = 0
+        while at < size:
+            try:
+                at = os.lseek(reader.fileno(), at, os.SEEK_DATA)
+            except OSError:  # ENXIO: nothing but a hole follows
+                return
+            end = os.lseek(reader.fileno(), at, os.SEEK_HOLE)
+            os.lseek(reader.fileno(), at, os.SEEK_SET)
+            os.lseek(writer.fileno(), at, os.SEEK_SET)
+            while at < end:
+                moved = os.sendfile(writer.fileno(), reader.fileno(), None, min(end - at, 1 << 24))
+                if moved == 0:
+                    return
+                at += moved

@@ -1,0 +1,1 @@
+"""Machines run by QEMU, with KVM or without."""

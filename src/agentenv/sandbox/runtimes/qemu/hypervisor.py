@@ -1,0 +1,184 @@
+"""QEMU as a hypervisor: found on this host, started for each machine; with KVM where that works, else it emulates."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+from agentenv.errors import AgentEnvError, RuntimeUnavailable
+from agentenv.sandbox.runtimes._vm import accelerator as accelerators
+from agentenv.sandbox.runtimes._vm.console import Consoles
+from agentenv.sandbox.runtimes._vm.files import check_spec, find_program
+from agentenv.sandbox.runtimes._vm.machine import MachineSpec, Spawn
+from agentenv.sandbox.runtimes._vm.monitor import Monitor
+from agentenv.sandbox.runtimes._vm.saved import Saved
+from agentenv.sandbox.runtimes.qemu.command import AGENT_SOCKET, MOST_CPUS, build_arguments
+from agentenv.sandbox.runtimes.qemu.machine import MEMORY, STATE, QemuMachine
+from agentenv.sandbox.runtimes.qemu.qmp import Qmp, QmpError
+
+_PROGRAM = "qemu-system-x86_64"
+_OLDEST = (6, 2)
+_INSTALL = "apt-get install --no-install-recommends qemu-system-x86 (Debian, Ubuntu), dnf install qemu-system-x86-core"
+_ANSWER_S = 30.0
+_MOST_STATE_BYTES = 1 << 28
+
+# What QEMU says, and what helps.
+_REMEDIES = (
+    (r"Could not access KVM kernel module: Permission denied", "sudo usermod -aG kvm $USER, then log in anew"),
+    (r"Could not access KVM kernel module|failed to initialize kvm", "leave the accelerator to agentenv, or fix KVM"),
+    (r"Cannot allocate memory|cannot set up guest memory", "lower memory_mb, or run fewer machines at once"),
+    (r"/dev/net/tun.*(Operation not permitted|Permission denied)", "make the TAP device for this user, or be root"),
+    (r"/dev/net/tun.*(Device or resource busy)", "another machine uses this TAP device: give each its own"),
+    (r"Failed to get .*lock", "another program has this drive open: end it, or give the machine a copy"),
+    (r"Could not open '[^']*'|can't open backing store", "look at the file's rights: QEMU runs as this user"),
+    (r"-sandbox.*(not supported|seccomp|invalid)", "this QEMU was built without seccomp: use a distribution's build"),
+    (r"load of migration failed|Unknown savevm|error while loading state", "make the snapshot anew with this QEMU"),
+)
+
+
+class QemuHypervisor:
+    """See ``agentenv.sandbox.runtimes._vm.machine.Hypervisor``."""
+
+    name = "qemu"
+
+    def __init__(self, spawn: Spawn, *, binary: str | None = None, accelerator: str = "auto") -> None:
+        """Find QEMU and what can accelerate it.
+
+        Args:
+            spawn: Starts monitors.
+            binary: Path of QEMU, or None to look for it.
+            accelerator: "auto", "kvm", "hvf" or "tcg".
+
+        Raises:
+            RuntimeUnavailable: It is missing or too old, or what was asked for does not work.
+        """
+        self._spawn = spawn
+        self._binary = find_program(binary, (_PROGRAM,), "QEMU", _INSTALL)
+        self.version = _version(self._binary)
+        self.accelerator = accelerators.choose(accelerator)
+        self._consoles = Consoles()
+
+    def boot(self, spec: MachineSpec, home: Path) -> QemuMachine:
+        """Start a machine; see the contract."""
+        check_spec(spec, home, most_cpus=MOST_CPUS, kernel=True)
+        memory = _memory_file(spec.memory_mb)
+        try:
+            return self._start(spec, home, f"/proc/self/fd/{memory}", memory)
+        except BaseException:
+            os.close(memory)
+            raise
+
+    def restore(self, spec: MachineSpec, home: Path, snapshot: Path) -> QemuMachine:
+        """Bring a machine back; see the contract."""
+        Saved.of(spec, self).check(snapshot)
+        check_spec(spec, home, most_cpus=MOST_CPUS, kernel=False)
+        memory = snapshot.absolute() / MEMORY
+        try:
+            size = memory.stat().st_size
+            with open(snapshot / STATE, "rb") as file:
+                state = file.read(_MOST_STATE_BYTES)
+        except OSError as error:
+            raise RuntimeUnavailable(f"snapshot {snapshot}: {error}", "it was damaged: make it anew") from error
+        if size != spec.memory_mb << 20:
+            raise RuntimeUnavailable(
+                f"snapshot {snapshot}: expected {spec.memory_mb << 20} bytes of memory, got {size}", "make it anew"
+            )
+        machine = self._start(spec, home, str(memory), -1)
+        try:
+            machine.load(state)
+        except BaseException:
+            machine.close()
+            raise
+        return machine
+
+    def close(self) -> None:
+        """Free what is shared by the machines; they are ended before."""
+        self._consoles.close()
+
+    def _start(self, spec: MachineSpec, home: Path, path: str, memory: int) -> QemuMachine:
+        """Start QEMU and wait until it obeys.
+
+        Args:
+            spec: The machine.
+            home: Its directory.
+            path: The file that is its RAM, as QEMU opens it.
+            memory: The same as descriptor, shared with QEMU; -1 to bring back a machine that has it to itself.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            argv = build_arguments(
+                self._binary,
+                spec,
+                accelerator=self.accelerator,
+                control=theirs.fileno(),
+                memory=path,
+                shared=memory >= 0,
+                restore=memory < 0,
+            )
+            inherit = [theirs.fileno(), *([memory] if memory >= 0 else [])]
+            monitor = Monitor(
+                "QEMU",
+                argv,
+                spawn=self._spawn,
+                consoles=self._consoles,
+                home=home,
+                console_bytes=spec.console_bytes,
+                inherit=inherit,
+                explain=_explain,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        qmp = Qmp(ours)
+        try:
+            qmp.greet(_ANSWER_S)
+            return QemuMachine(spec, home, monitor, qmp, memory, Saved.of(spec, self))
+        except BaseException as error:
+            qmp.close()
+            failure = monitor.failure(f"machine {spec.id!r} was not started: {error}")
+            monitor.close()
+            (home / AGENT_SOCKET).unlink(missing_ok=True)
+            if isinstance(error, OSError | QmpError | AgentEnvError):
+                raise failure from error
+            raise
+
+
+def _memory_file(size_mb: int) -> int:
+    """A descriptor of a memory file that is the RAM of a machine: no name, no disk, and its size never changes."""
+    fd = os.memfd_create("agentenv-ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size_mb << 20)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return fd
+
+
+def _version(binary: str) -> str:
+    """The version of a QEMU.
+
+    Raises:
+        RuntimeUnavailable: It does not tell, or is too old.
+    """
+    try:
+        done = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeUnavailable(f"QEMU: {binary} --version: {error}", _INSTALL) from error
+    found = re.search(r"version (\d+)\.(\d+)\S*", done.stdout)
+    if found is None:
+        said = (done.stdout + done.stderr).strip()[:200]
+        raise RuntimeUnavailable(f"QEMU: expected {binary} --version to tell a version, it said {said!r}", _INSTALL)
+    if (int(found[1]), int(found[2])) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise RuntimeUnavailable(f"QEMU: expected version {oldest} or newer, {binary} is {found[0][8:]}", _INSTALL)
+    return found[0].removeprefix("version ")
+
+
+def _explain(text: str) -> str:
+    """The remedy for what QEMU says when it ends too early; "" for messages not known."""
+    return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, text)), "")

@@ -1,0 +1,15 @@
+"""What killed runs left behind: whatever has a name carries the run's id, from which one sees that it is dead."""
+
+from __future__ import annotations
+
+from agentenv.sandbox.runtimes._cgroup import sweep as sweep_groups
+from agentenv.sandbox.runtimes._vm.homes import sweep_homes
+
+
+def sweep() -> tuple[str, ...]:
+    """Remove control groups and machines' directories of runs that are dead; returns the ids of those runs.
+
+    Raises:
+        AgentEnvError: A control group cannot be removed.
+    """
+    return tuple(dict.fromkeys((*sweep_homes(), *sweep_groups())))

@@ -1,0 +1,191 @@
+"""Links: bytes come through whole and in order, and whoever does not read holds up nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from agentenv.guest.link import Link
+from agentenv.guest.pumping import Loop
+from agentenv.wire.frames import CHUNK, WINDOW, Kind, frame
+
+
+class Pair:
+    """Two links joined by a socket, on one loop."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.ends = socket.socketpair()
+        self.frames: list[tuple[int, Kind, bytes]] = []
+        self.lost: list[tuple[int, str]] = []
+        self.links = [
+            Link(
+                self.loop,
+                end.detach(),
+                max_body=CHUNK,
+                on_frame=lambda kind, body, n=number: self.frames.append((n, kind, body)),  # type: ignore[misc]
+                on_lost=lambda why, n=number: self.lost.append((n, why)),  # type: ignore[misc]
+            )
+            for number, end in enumerate(self.ends)
+        ]
+
+    def until(self, condition: Callable[[], bool], within_s: float = 10.0) -> None:
+        ends = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < ends, "it never came to be"
+            self.loop.turn(0.05)
+
+    def idle(self, turns: int = 20) -> None:
+        for _ in range(turns):
+            self.loop.turn(0.005)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    before = set(os.listdir("/proc/self/fd"))
+    yield made
+    for link in made.links:
+        link.close()
+    made.loop.close()
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def piped(pair: Pair, stream: int = 3) -> tuple[int, int]:
+    """A pipe that leads from one side to the other; its ends."""
+    near_reader, near_writer = os.pipe()
+    far_reader, far_writer = os.pipe()
+    pair.links[0].join(stream, reader=near_reader)
+    pair.links[1].join(stream, writer=far_writer)
+    os.set_blocking(far_reader, False)
+    os.set_blocking(near_writer, False)
+    return near_writer, far_reader
+
+
+def test_a_megabyte_comes_through_in_order_and_then_the_end(pair: Pair) -> None:
+    data = random.Random(1).randbytes(1 << 20)
+    near, far = piped(pair)
+    sent, received, ended = 0, bytearray(), False
+
+    def move() -> bool:
+        nonlocal sent, near, ended
+        if near >= 0:
+            with contextlib.suppress(BlockingIOError):
+                sent += os.write(near, data[sent : sent + 50_000])
+            if sent == len(data):
+                os.close(near)
+                near = -1
+        try:
+            part = os.read(far, 60_000)
+            ended = not part
+            received.extend(part)
+        except BlockingIOError:
+            pass
+        return ended
+
+    pair.until(move)
+    os.close(far)
+    assert bytes(received) == data
+
+
+def test_who_does_not_read_holds_up_nobody_else(pair: Pair) -> None:
+    near, far = piped(pair, 3)
+    total = 0
+    for _ in range(400):
+        try:
+            total += os.write(near, bytes(1 << 16))
+        except BlockingIOError:
+            pair.loop.turn(0.002)
+    # Two pipes, a window on the way, what was read already: bounded, however much is offered.
+    assert total <= 2 * 65536 + 2 * WINDOW + 2 * CHUNK
+    other, end = piped(pair, 4)
+    os.write(other, b"quick")
+    found = bytearray()
+
+    def read() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            found.extend(os.read(end, 100))
+        return bytes(found) == b"quick"
+
+    pair.until(read)
+    for fd in (near, far, other, end):
+        os.close(fd)
+
+
+def test_both_ways_over_sockets_and_half_closed(pair: Pair) -> None:
+    (mine, near), (far, theirs) = socket.socketpair(), socket.socketpair()
+    held = near.detach()
+    pair.links[0].join(5, reader=held, writer=held)
+    held = far.detach()
+    pair.links[1].join(5, reader=held, writer=held)
+    mine.sendall(b"ping")
+    theirs.setblocking(False)
+    found = bytearray()
+
+    def read() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            found.extend(theirs.recv(100))
+        return bytes(found) == b"ping"
+
+    pair.until(read)
+    mine.shutdown(socket.SHUT_WR)
+    pair.idle()
+    assert theirs.recv(10) == b""
+    theirs.setblocking(True)
+    theirs.sendall(b"still here")
+    theirs.close()
+    pair.idle()
+    assert mine.recv(100) == b"still here"
+    assert mine.recv(100) == b""
+    mine.close()
+
+
+def test_frames_of_other_kinds_and_messages(pair: Pair) -> None:
+    taken: list[bytes] = []
+    pair.links[1].join(0, taker=taken.append)
+    pair.links[0].put(0, b"a" * (CHUNK + 5))
+    pair.links[0].send(Kind.STEP, body=b"step")
+    pair.until(lambda: bool(pair.frames))
+    assert pair.frames == [(1, Kind.STEP, b"step")]
+    assert b"".join(taken) == b"a" * (CHUNK + 5)
+
+
+def test_the_end_of_a_reader_is_told(pair: Pair) -> None:
+    reader, writer = os.pipe()
+    ended: list[bool] = []
+    pair.links[0].join(2, reader=reader, on_end=lambda: ended.append(True))
+    os.close(writer)
+    pair.until(lambda: bool(ended))
+    assert not pair.links[0].busy(2)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (frame(Kind.DATA, 3, b"x" * (CHUNK - 1)) * 8, "more bytes on a stream than were granted"),
+        (b"\xff" * 64, "broke the protocol"),
+    ],
+)
+def test_what_is_not_the_protocol_ends_it(pair: Pair, data: bytes, words: str) -> None:
+    reader, writer = os.pipe()  # nobody reads it
+    pair.links[1].join(3, writer=writer)
+    other = socket.socket(fileno=os.dup(pair.links[0]._fd))
+    other.setblocking(True)
+    other.settimeout(0.2)
+    try:
+        for start in range(0, len(data), 4096):
+            other.sendall(data[start : start + 4096])
+            pair.loop.turn(0.001)
+    except OSError:
+        pass
+    pair.until(lambda: bool(pair.lost))
+    assert words in pair.lost[0][1]
+    assert not pair.links[1].open
+    other.close()
+    os.close(reader)

@@ -1,0 +1,91 @@
+"""Drives with directories of the host, and empty ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agentenv.errors import ConfigError
+from agentenv.images.drives import directory_drive, scratch_template
+from agentenv.images.files import disk_bytes
+from agentenv.images.programs import need_program
+from agentenv.images.store import Store
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    place = tmp_path / "project"
+    for name in (
+        "pkg/__init__.py",
+        "pkg/__pycache__/x.pyc",
+        "pkg/runs/kept",
+        ".git/config",
+        ".venv/bin/python",
+        "own-env/pyvenv.cfg",
+        "own-env/lib/x",
+        "runs/1/out",
+        ".mypy_cache/x",
+        "node_modules/x",
+    ):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+    (place / "pkg/tool").write_text("#!/bin/sh\n")
+    (place / "pkg/tool").chmod(0o700)
+    os.symlink("__init__.py", place / "pkg/link")
+    os.mkfifo(place / "pkg/pipe")
+    return place
+
+
+def listed(image: Path, folder: str) -> list[str]:
+    argv = [need_program("debugfs", "to look"), "-R", f"ls -p {folder}", str(image)]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    rows = [line.split("/") for line in shown.splitlines() if line.startswith("/")]
+    return sorted(f"{row[5]} {row[2]}" for row in rows if row[5] not in (".", ".."))
+
+
+def test_what_a_project_is_made_of(store: Store, project: Path, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("x = 1")
+    image, places = directory_drive([project, module], store)
+    assert places == [(project, "0/project"), (module, "1/module.py")]
+    assert listed(image, "/0/project") == ["pkg 040755"]
+    assert listed(image, "/0/project/pkg") == ["__init__.py 100644", "link 120777", "runs 040755", "tool 100755"]
+    assert listed(image, "/1") == ["module.py 100644"]
+
+
+def test_a_drive_is_made_once_for_the_same_content(store: Store, project: Path) -> None:
+    first, _ = directory_drive([project], store)
+    os.utime(project / "pkg/__init__.py", (1, 1))
+    (project / "pkg/__pycache__/y.pyc").write_text("new")
+    assert directory_drive([project], store)[0] == first
+    (project / "pkg/__init__.py").write_text("changed")
+    changed, _ = directory_drive([project], store)
+    assert changed != first
+    (project / "pkg/tool").chmod(0o600)
+    assert directory_drive([project], store)[0] not in (first, changed)
+
+
+def test_limits_name_the_directory(store: Store, project: Path, tmp_path: Path) -> None:
+    with open(project / "data.bin", "wb") as file:
+        file.write(bytes(3 << 20))
+    with pytest.raises(ConfigError, match=rf"at most 2 MB in 100,000 files .* {project} goes beyond"):
+        directory_drive([project], store, max_mb=2)
+    with pytest.raises(ConfigError, match=rf"at most 1024 MB in 3 files .* {project} goes beyond"):
+        directory_drive([project], store, max_files=3)
+    with pytest.raises(ConfigError, match="is not there"):
+        directory_drive([tmp_path / "none"], store)
+    assert os.listdir(store.root / "tmp") == []
+
+
+def test_scratch(store: Store) -> None:
+    image = scratch_template(64, store)
+    assert scratch_template(64, store) == image
+    assert image.stat().st_size == 64 << 20
+    assert disk_bytes(image) < 1 << 20
+    huge = scratch_template(200_000, store)
+    assert disk_bytes(huge) < 128 << 20
+    with pytest.raises(ConfigError, match="at least 4 MB"):
+        scratch_template(1, store)

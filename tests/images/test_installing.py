@@ -1,0 +1,176 @@
+"""Packages get into a tree by its own Python, and by the configuration of the user's pip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from agentenv.errors import ConfigError, RuntimeUnavailable
+from agentenv.images import installing
+from agentenv.images.chroot import HOST, run_inside
+from agentenv.images.interpreter import base_interpreter, copy_interpreter, find_loader
+from agentenv.images.progress import LINES
+from agentenv.images.rootfs import Recipe, build_image
+from agentenv.images.store import Store
+from agentenv.images.trees import Tree
+
+
+def make_wheel(folder: Path, version: str = "1.0") -> Path:
+    path = folder / f"tiny-{version}-py3-none-any.whl"
+    info = f"tiny-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("tiny.py", f"VERSION = {version!r}\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", f"tiny.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory, need) -> Path:
+    """A root file system with nothing but a Python, where a loader finds it."""
+    need("ldd", "mkfs.ext4")
+    root = tmp_path_factory.mktemp("system")
+    copy_interpreter(root / "usr")
+    loader = find_loader(base_interpreter())
+    assert loader is not None
+    (root / loader.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(loader).resolve(), root / loader.lstrip("/"))
+    for path in (root / "usr").rglob("agentenv.pth"):
+        path.unlink()
+    return root
+
+
+def test_a_wheel_and_a_project_are_importable(system: Path, store: Store, tmp_path: Path) -> None:
+    project = tmp_path / "my-project"
+    (project / "src/mine").mkdir(parents=True)
+    (project / "src/mine/__init__.py").write_text("import tiny\nprint('mine', tiny.VERSION)\n")
+    (project / "top.py").write_text("print('top')\n")
+    (project / ".git").mkdir()
+    wheel = make_wheel(tmp_path)
+    recipe = Recipe(str(system), (str(wheel),), project)
+    made = build_image("mine", recipe, store)
+    assert made.packages == ("tiny==1.0",)
+    (step,) = (store.root / "steps").iterdir()
+    tree = Tree.load(step)
+    done = run_inside(tree, ["python3", "-c", "import tiny; print(tiny.VERSION, tiny.__cached__)"], purpose="looking")
+    assert done.text.startswith("1.0 /usr/lib/python")
+    pyc = next(tree.root.rglob("tiny.*.pyc"))
+    assert pyc.read_bytes()[4:8] == b"\1\0\0\0", "byte code that does not look at times"
+    assert not list(tree.root.rglob(".resolv.conf*"))
+    assert not (tree.root / "etc/resolv.conf").exists()
+    assert os.listdir(tree.root / "tmp") == []
+    # The same again: nothing is done; another version: another image.
+    assert build_image("mine", recipe, store).digest == made.digest
+    other = Store(tmp_path / "other")
+    assert build_image("mine", recipe, other).digest == made.digest, "at another time, in another place"
+    wheel.unlink()
+    newer = build_image("mine", Recipe(str(system), (str(make_wheel(tmp_path, "2.0")),), project), store)
+    assert newer.packages == ("tiny==2.0",)
+    assert newer.digest != made.digest
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    from agentenv.images.programs import need_program, run
+
+    run([need_program("debugfs", "to look"), "-R", f"rdump / {inside}", str(newer.path)], purpose="looking")
+    (tmp_path / "place").mkdir()
+    looked = Tree(inside)
+    done = run_inside(looked, ["python3", "-c", "import mine, top"], purpose="looking")
+    assert done.text == "mine 2.0\ntop\n"
+    assert not (inside / "opt/project/my-project/.git").exists()
+
+
+def test_a_package_that_is_not_to_be_had(system: Path, store: Store, tmp_path: Path) -> None:
+    damaged = make_wheel(tmp_path)
+    damaged.write_bytes(b"no wheel")
+    with pytest.raises(RuntimeUnavailable, match=r"(?s)installing .*tiny.* into the image: .*ended with exit code"):
+        build_image("mine", Recipe(str(system), (str(damaged),)), store)
+    assert os.listdir(store.root / "tmp") == []
+    assert list((store.root / "steps").iterdir()) == []
+
+
+def test_an_image_without_python(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "root/bin").mkdir(parents=True)
+    for recipe in (
+        Recipe(str(tmp_path / "root"), (str(make_wheel(tmp_path)),)),
+        Recipe(str(tmp_path / "root"), project=tmp_path / "root"),
+    ):
+        with pytest.raises(ConfigError, match="expected an image with a Python"):
+            build_image("mine", recipe, store)
+
+
+@pytest.mark.parametrize("text", ["--index-url=x", "-r", "./nothing", "/nothing.whl", " "])
+def test_what_is_no_package(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a package as pip knows it"):
+        installing.pin((text,))
+
+
+def test_a_local_wheel_counts_by_its_content(tmp_path: Path) -> None:
+    first = installing.pin((str(make_wheel(tmp_path)), "numpy>=2"))
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.copy(make_wheel(tmp_path), tmp_path / "elsewhere")
+    assert first[1] == "numpy>=2"
+    make_wheel(tmp_path, "1.0").write_bytes(b"other")
+    assert installing.pin((str(moved), "numpy>=2"))[0].startswith("tiny-1.0-py3-none-any.whl@")
+    assert installing.pin((str(tmp_path / "tiny-1.0-py3-none-any.whl"),))[0] != first[0]
+
+
+def test_the_users_configuration_reaches_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("wheels", "index/simple", "index/files"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "ca.pem").write_text("")
+    (tmp_path / "pip.conf").write_text(
+        f"[global]\nfind-links = {tmp_path}/wheels\n  file://{tmp_path}/wheels\ncert = {tmp_path}/ca.pem\n"
+        f"target = {tmp_path}/wrong\ncache-dir = /wrong\nretries = 2\n[install]\nretries = 3\n"
+    )
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv(
+        "PIP_EXTRA_INDEX_URL", f"file://{tmp_path}/index/simple https://user:secret@index.example/simple"
+    )
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+    shown: dict[str, str] = {}
+    variables = installing._configuration(installing._host_pip(), shown)
+    wheels, bundle, index = (shown[str(tmp_path / name)] for name in ("wheels", "ca.pem", "index"))
+    assert variables["PIP_FIND_LINKS"] == f"{HOST}/{wheels} file://{HOST}/{wheels}"
+    assert variables["PIP_CERT"] == variables["REQUESTS_CA_BUNDLE"] == f"{HOST}/{bundle}"
+    assert variables["PIP_EXTRA_INDEX_URL"] == f"file://{HOST}/{index}/simple https://user:secret@index.example/simple"
+    assert variables["PIP_RETRIES"] == "3"
+    assert variables["https_proxy"] == "http://proxy.example:3128"
+    assert "PIP_TARGET" not in variables
+    assert "PIP_CACHE_DIR" not in variables
+    assert str(tmp_path / "wrong") not in shown
+
+
+def test_a_program_of_an_image_sees_the_image_alone(system: Path, tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    tree = Tree.make(tmp_path / "place")
+    for name in ("usr", "lib64", "lib"):
+        if (system / name).exists():
+            shutil.copytree(system / name, tree.root / name)
+    code = (
+        "import os, socket\n"
+        "print(os.getuid(), sorted(os.listdir('/')), os.listdir('/tmp'), len(os.listdir('/proc')) < 90)\n"
+        "print(sorted(os.environ))\n"
+        "try: socket.create_connection(('127.0.0.1', 22), 1)\n"
+        "except OSError as error: print('no way')\n"
+        "open('/etc-written', 'w').close(); os.chown('/etc-written', 0, 0)\n"
+    )
+    done = run_inside(tree, ["python3", "-c", code], purpose="looking")
+    lines = done.text.splitlines()
+    assert lines[0].startswith("0 ['dev', 'lib64', 'proc', 'run', 'tmp', 'usr'] [] True")
+    assert "AGENTENV_CACHE" not in lines[1]
+    assert lines[2] == "no way"
+    assert (tree.root / "etc-written").stat().st_uid == os.geteuid()
+
+
+def test_progress_lines_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "agentenv.images"), LINES.task("doing it", 10) as task:
+        task.advance(10)
+    assert [record.message for record in caplog.records] == ["doing it"]

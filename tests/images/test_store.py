@@ -1,0 +1,241 @@
+"""The store: nothing twice, nothing half, nothing taken from under anybody."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from agentenv.errors import ConfigError, ResourceLimit, RuntimeUnavailable
+from agentenv.images.collect import collect, remove_object
+from agentenv.images.files import copy_sparse, digest_file, disk_bytes, remove_tree
+from agentenv.images.progress import LINES
+from agentenv.images.steps import step
+from agentenv.images.store import Store, key_of
+
+
+def put(store: Store, text: str) -> Path:
+    return store.once(key_of(text), lambda out: _write(out / "file", text), what="it") / "file"
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def temporary(store: Store) -> list[str]:
+    return os.listdir(store.root / "tmp")
+
+
+def test_an_object_is_named_by_its_content_and_made_once(store: Store) -> None:
+    made = []
+
+    def build(out: Path) -> None:
+        made.append(out)
+        (out / "file").write_text("content")
+
+    first = store.once("a" * 64, build, what="it")
+    assert store.once("a" * 64, build, what="it") == first
+    assert len(made) == 1
+    assert first.name == digest_file(first / "file")
+    assert store.once("b" * 64, build, what="it") == first, "other ingredients, the same content"
+    assert store.once("a" * 64, build, what="it", again=True) == first
+    assert len(made) == 3
+    assert (first / "file").stat().st_mode & 0o222 == 0
+    assert temporary(store) == []
+
+
+def test_a_failed_build_leaves_nothing(store: Store) -> None:
+    def build(out: Path) -> None:
+        (out / "file").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.once("a" * 64, build, what="it")
+    assert temporary(store) == []
+    assert list((store.root / "objects").iterdir()) == []
+    assert put(store, "after").read_text() == "after"
+
+
+def test_a_full_disk_is_said(store: Store) -> None:
+    def build(out: Path) -> None:
+        raise OSError(28, os.strerror(28))
+
+    with pytest.raises(ResourceLimit, match=r"(?s)no room on the disk.*agentenv image gc") as caught:
+        store.once("a" * 64, build, what="it")
+    assert caught.value.errno == 28
+
+
+@pytest.mark.parametrize("where", ["processes", "threads"])
+def test_of_several_who_ask_at_once_one_does_the_work(store: Store, tmp_path: Path, where: str) -> None:
+    log = tmp_path / "log"
+    code = (
+        "import sys, os, time\nfrom pathlib import Path\nfrom agentenv.images.store import Store\n"
+        "def build(out):\n"
+        "    with open(sys.argv[2], 'a') as log: log.write('made\\n')\n"
+        "    time.sleep(0.3)\n"
+        "    (out / 'file').write_text('content')\n"
+        "print(Store(Path(sys.argv[1])).once('c' * 64, build, what='it'))\n"
+    )
+    if where == "processes":
+        argv = [sys.executable, "-c", code, str(store.root), str(log)]
+        running = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        assert len({process.communicate(timeout=60)[0] for process in running}) == 1
+        assert all(process.returncode == 0 for process in running)
+    else:
+
+        def build(out: Path) -> None:
+            with open(log, "a") as file:
+                file.write("made\n")
+            (out / "file").write_text("content")
+
+        threads = [threading.Thread(target=lambda: store.once("c" * 64, build, what="it")) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert log.read_text() == "made\n"
+    assert temporary(store) == []
+
+
+def test_what_a_killed_process_left_goes_with_the_next_work(store: Store) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom agentenv.images.store import Store\n"
+        "with Store(Path(sys.argv[1])).work() as work:\n"
+        "    (work / 'half').write_text('x'); print(work, flush=True); time.sleep(600)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(store.root)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    left = Path(process.stdout.readline().strip())
+    with store.work() as mine:
+        assert left.exists(), "its owner lives"
+        assert mine != left
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    with store.work():
+        assert not left.exists()
+    assert temporary(store) == []
+
+
+def test_collecting_spares_names_holders_and_what_is_fresh(store: Store) -> None:
+    named, held, fresh, old = (put(store, text) for text in ("named", "held", "fresh", "old"))
+    store.name("image", "mine", named.parent.name, {"text": "known"})
+    fd = store.hold(held)
+    long_ago = time.time() - 3600
+    for path in (named, held, old):
+        os.utime(path.parent, (long_ago, long_ago))
+    done = collect(store, unused_for_s=600)
+    assert (done.removed, done.held) == (1, 2)
+    assert [path.exists() for path in (named, held, fresh, old)] == [True, True, True, False]
+    os.close(fd)
+    assert collect(store, unused_for_s=-1).removed == 2
+    assert [path.exists() for path in (named, held, fresh)] == [True, False, False]
+    assert store.find(key_of("named")) == named.parent
+    assert store.find(key_of("old")) is None
+    assert len(list((store.root / "keys").iterdir())) == 1
+    found = store.named("image", "mine")
+    assert found is not None
+    assert found.record == {"text": "known"}
+
+
+def test_what_is_held_by_another_process_stays(store: Store) -> None:
+    path = put(store, "held")
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom agentenv.images.store import Store\n"
+        "fd = Store(Path(sys.argv[1])).hold(Path(sys.argv[2])); print('held', flush=True); sys.stdin.read()\n"
+    )
+    argv = [sys.executable, "-c", code, str(store.root), str(path)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    assert collect(store, unused_for_s=-1).held == 1
+    assert remove_object(store, path.parent.name) == 0
+    process.kill()
+    process.communicate()
+    assert remove_object(store, path.parent.name) > 0
+    with pytest.raises(FileNotFoundError):
+        store.hold(path)
+
+
+def test_a_step_is_kept_used_and_collected(store: Store) -> None:
+    made = []
+
+    def build(out: Path) -> None:
+        made.append(out)
+        (out / "tree").mkdir()
+        (out / "tree").chmod(0o555)
+
+    for _ in range(2):
+        with step(store, "a" * 64, build, what="it", report=LINES) as place:
+            assert (place / "tree").is_dir()
+            assert collect(store, unused_for_s=-1).held == 1, "in use"
+    assert len(made) == 1
+    with step(store, "a" * 64, build, what="it", report=LINES, again=True):
+        assert len(made) == 2
+    assert collect(store, unused_for_s=-1).removed == 1
+    assert temporary(store) == []
+
+
+def test_names(store: Store) -> None:
+    path = put(store, "one")
+    for name in ("../x", "", "a/b", ".hidden", "x" * 200):
+        with pytest.raises(ConfigError, match="expected letters"):
+            store.name("image", name, path.parent.name, {})
+        assert store.named("image", name) is None
+        assert not store.forget("image", name)
+    store.name("image", "b", path.parent.name, {"n": 1})
+    store.name("image", "a", path.parent.name, {"n": 2})
+    store.name("image", "b", path.parent.name, {"n": 3})
+    assert [(one.name, one.record["n"]) for one in store.names("image")] == [("a", 2), ("b", 3)]
+    assert store.names("kernel") == []
+    assert store.forget("image", "a")
+    assert not store.forget("image", "a")
+    (store.root / "names/image/damaged.json").write_text("{")
+    (store.root / "names/image/gone.json").write_text(json.dumps({"digest": "f" * 64}))
+    (store.root / "names/image/odd.json").write_text(json.dumps({"digest": "../../x"}))
+    assert [one.name for one in store.names("image")] == ["b"]
+
+
+def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("AGENTENV_CACHE", str(tmp_path / "own"))
+    assert Store.default().root == tmp_path / "own"
+    monkeypatch.delenv("AGENTENV_CACHE")
+    assert Store.default().root == tmp_path / "xdg/agentenv"
+    assert Store.default().root.stat().st_mode & 0o077 == 0, "projects in it are nobody else's business"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Store.default().root == tmp_path / ".cache/agentenv"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RuntimeUnavailable, match="AGENTENV_CACHE"):
+        Store(tmp_path / "file/below")
+
+
+def test_copies_keep_holes(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    with open(old, "wb") as file:
+        file.truncate(64 << 20)
+        for at in (0, 5 << 20, (64 << 20) - 3):
+            file.seek(at)
+            file.write(b"abc")
+    copy_sparse(old, new)
+    assert digest_file(old) == digest_file(new)
+    assert disk_bytes(new) < 1 << 20
+    with pytest.raises(FileExistsError):
+        copy_sparse(old, new)
+
+
+def test_a_tree_that_forbids_it_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "top/below").mkdir(parents=True)
+    (tmp_path / "top/below/file").write_text("x")
+    (tmp_path / "top/below").chmod(0o555)
+    (tmp_path / "top").chmod(0o500)
+    remove_tree(tmp_path / "top")
+    assert not (tmp_path / "top").exists()
+    remove_tree(tmp_path / "top")
