@@ -127,6 +127,8 @@ def page() -> str:
         _section("[[environments]]", definitions["EnvironmentConfig"], schema),
         _section("A wrapper as a table", definitions["WrapperConfig"]["anyOf"][1], schema),
         _section("[bubblewrap]", definitions["BubblewrapConfig"], schema),
+        _section("[qemu]", definitions["QemuConfig"], schema),
+        _section("[firecracker]", definitions["FirecrackerConfig"], schema),
         RULES,
         _mistakes(),
     ]

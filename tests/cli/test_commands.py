@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -17,19 +18,20 @@ from cgroup_children import SUPPORT, needs
 from cli_watch import groups, poll
 
 COMMANDS = ("run", "check", "replay", "diff", "runtimes", "runs", "logs", "crashes", "bench", "soak", "schema", "sweep")
+GROUPS = ("image build", "image ls", "image rm", "image gc", "kernel fetch", "kernel ls", "kernel rm")
 
 
 def test_version_and_help(command) -> None:
     assert command("--version").stdout == f"agentenv {agentenv.__version__}\n"
     shown = command("--help")
     assert shown.returncode == 0
-    assert all(name in shown.stdout for name in COMMANDS)
+    assert all(name in shown.stdout for name in (*COMMANDS, "image", "kernel"))
     assert "Exit codes" in shown.stdout
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS + GROUPS)
 def test_every_help_has_an_example(command, name: str) -> None:
-    shown = command(name, "--help")
+    shown = command(*name.split(), "--help")
     assert shown.returncode == 0
     assert f"  agentenv {name}" in shown.stdout.partition("Example")[2]
 
@@ -101,7 +103,8 @@ def test_following_ends_with_ctrl_c(command) -> None:
     assert run.returncode == 143
 
 
-def test_runtimes_are_tried(command) -> None:
+def test_runtimes_are_tried(command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AGENTENV_CACHE", str(tmp_path / "cache"))  # without kernels and images
     process = command.start("runtimes", "--json")
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -112,7 +115,8 @@ def test_runtimes_are_tried(command) -> None:
     assert found["process"]["limits"]["network"] == "not enforced"
     for name in ("firecracker", "qemu"):
         assert not found[name]["works"]
-        assert "not part of this version" in found[name]["detail"]
+        assert found[name]["detail"]
+        assert found[name]["remedy"]
     if sys.platform == "linux":
         bubblewrap = found["bubblewrap"]
         assert bubblewrap["works"] or bubblewrap["remedy"]

@@ -112,7 +112,7 @@ def test_what_is_refused_is_invalid(document: dict[str, Any]) -> None:
 
 def test_every_key_is_explained_and_no_null_is_offered() -> None:
     schema = json_schema()
-    assert set(schema["properties"]) == {"global", "environments", "bubblewrap"}
+    assert set(schema["properties"]) == {"global", "environments", "bubblewrap", "qemu", "firecracker"}
     assert schema["title"] == "agentenv configuration"
     keys = 0
     for name, definition in schema["$defs"].items():

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from agentenv.config.faults import CUSTOM_TYPE, Fault, Path
 from agentenv.config.nearest import (
-    BUBBLEWRAP,
     DEFAULTS,
     ENVIRONMENT,
     GLOBAL,
+    RUNTIMES,
     TOP,
     WRAPPER,
     suggest_key,
@@ -74,8 +74,8 @@ def table_at(path: Path) -> str:
             return GLOBAL
         case ("global", "defaults"):
             return DEFAULTS
-        case ("bubblewrap",):
-            return BUBBLEWRAP
+        case (str() as name,) if f"[{name}]" in RUNTIMES:
+            return f"[{name}]"
         case ("environments", int()):
             return ENVIRONMENT
     return WRAPPER

@@ -114,4 +114,6 @@ def _build(
     if problems or checked is None:
         raise ConfigError(problems)
     settings = GlobalConfig.model_validate(checked.global_.model_dump(exclude={"defaults"}))
-    return Config(settings, checked.environments, checked.bubblewrap, source=origin.name)
+    return Config(
+        settings, checked.environments, checked.bubblewrap, checked.qemu, checked.firecracker, source=origin.name
+    )

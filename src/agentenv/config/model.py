@@ -247,6 +247,23 @@ class BubblewrapConfig(Record):
     )
 
 
+class QemuConfig(Record):
+    """Settings of the qemu runtime."""
+
+    binary: FilePath | None = Field(default=None, description="The qemu-system-x86_64 program. Unset: the one on PATH.")
+    accelerator: Literal["auto", "kvm", "hvf", "tcg"] = Field(
+        default="auto", description="What runs the machines' code; auto takes KVM where a guest really runs on it."
+    )
+    boot_args: str = Field(default="", strict=True, description="Words added to the kernel's command line.")
+
+
+class FirecrackerConfig(Record):
+    """Settings of the firecracker runtime."""
+
+    binary: FilePath | None = Field(default=None, description="The firecracker program. Unset: the one on PATH.")
+    boot_args: str = Field(default="", strict=True, description="Words added to the kernel's command line.")
+
+
 class ConfigTable(Record):
     """A configuration file."""
 
@@ -256,6 +273,10 @@ class ConfigTable(Record):
     environments: tuple[EnvironmentConfig, ...] = Field(min_length=1, description="The environments to run.")
     bubblewrap: BubblewrapConfig = Field(
         default_factory=BubblewrapConfig, description="Settings of the bubblewrap runtime."
+    )
+    qemu: QemuConfig = Field(default_factory=QemuConfig, description="Settings of the qemu runtime.")
+    firecracker: FirecrackerConfig = Field(
+        default_factory=FirecrackerConfig, description="Settings of the firecracker runtime."
     )
 
 

@@ -15,13 +15,16 @@ from agentenv.config.model import (
     ConfigTable,
     EnvironmentConfig,
     EnvironmentDefaults,
+    FirecrackerConfig,
     GlobalTable,
+    QemuConfig,
     WrapperConfig,
     keys_of,
 )
 
 TOP, GLOBAL, DEFAULTS, ENVIRONMENT = "the file", "[global]", "[global.defaults]", "[[environments]]"
-BUBBLEWRAP, WRAPPER = "[bubblewrap]", "a wrapper"
+RUNTIMES = ("[bubblewrap]", "[qemu]", "[firecracker]")
+WRAPPER = "a wrapper"
 
 KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -29,7 +32,9 @@ KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         GLOBAL: keys_of(GlobalTable),
         DEFAULTS: keys_of(EnvironmentDefaults),
         ENVIRONMENT: keys_of(EnvironmentConfig),
-        BUBBLEWRAP: keys_of(BubblewrapConfig),
+        "[bubblewrap]": keys_of(BubblewrapConfig),
+        "[qemu]": keys_of(QemuConfig),
+        "[firecracker]": keys_of(FirecrackerConfig),
         WRAPPER: keys_of(WrapperConfig),
     }
 )
@@ -125,14 +130,14 @@ def _closest(wanted: str, keys: Iterable[str]) -> str | None:
 
 
 def _elsewhere(table: str) -> tuple[str, ...]:
-    others = (ENVIRONMENT, GLOBAL, BUBBLEWRAP) if table != WRAPPER else ()
+    others = (ENVIRONMENT, GLOBAL, *RUNTIMES) if table != WRAPPER else ()
     return tuple(key for other in others for key in KEYS[other] if key not in KEYS[table])
 
 
 def _home(key: str) -> str:
     if key in KEYS[DEFAULTS]:
         return f"{ENVIRONMENT} or {DEFAULTS}"
-    return next(table for table in (ENVIRONMENT, GLOBAL, BUBBLEWRAP) if key in KEYS[table])
+    return next(table for table in (ENVIRONMENT, GLOBAL, *RUNTIMES) if key in KEYS[table])
 
 
 def _spelled(key: str, table: str) -> str:

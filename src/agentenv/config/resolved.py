@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.config.emit import emit
-from agentenv.config.model import MAX_COUNT, BubblewrapConfig, EnvironmentConfig, GlobalConfig, as_plain
+from agentenv.config.model import (
+    MAX_COUNT,
+    BubblewrapConfig,
+    EnvironmentConfig,
+    FirecrackerConfig,
+    GlobalConfig,
+    QemuConfig,
+    as_plain,
+)
 from agentenv.config.origin import DICT, KEYWORD
 from agentenv.config.rules import LONGEST_ID, copy_ids
 from agentenv.config.words import got
@@ -31,6 +39,8 @@ class Config:
         global_: What holds for the whole run.
         environments: One record a table, in the order of the file, with the defaults merged in.
         bubblewrap: Settings of the bubblewrap runtime.
+        qemu: Settings of the qemu runtime.
+        firecracker: Settings of the firecracker runtime.
         base_dir: Directory of the file, or the working directory where there was none; paths start here.
         source: The file as it was named, ``dict`` or ``keyword argument``.
     """
@@ -38,6 +48,8 @@ class Config:
     global_: GlobalConfig
     environments: tuple[EnvironmentConfig, ...]
     bubblewrap: BubblewrapConfig = field(default_factory=BubblewrapConfig)
+    qemu: QemuConfig = field(default_factory=QemuConfig)
+    firecracker: FirecrackerConfig = field(default_factory=FirecrackerConfig)
     base_dir: Path = field(default_factory=Path.cwd, compare=False)
     source: str = field(default=DICT, compare=False)
 
@@ -97,9 +109,13 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON values, in the structure of the file, without unset keys."""
+        # Settings of machines that are as usual are left out, so that a digest does not depend on there being any.
+        machines = {"qemu": as_plain(self.qemu), "firecracker": as_plain(self.firecracker)}
+        usual = {"qemu": as_plain(QemuConfig()), "firecracker": as_plain(FirecrackerConfig())}
         return {
             "global": as_plain(self.global_),
             "bubblewrap": as_plain(self.bubblewrap),
+            **{name: table for name, table in machines.items() if table != usual[name]},
             "environments": [as_plain(environment) for environment in self.environments],
         }
 

@@ -20,7 +20,7 @@ def json_schema() -> dict[str, Any]:
     """The schema (draft 2020-12) of a configuration file.
 
     Returns:
-        A fresh dict; its top-level properties are ``global``, ``environments`` and ``bubblewrap``.
+        A fresh dict; its top-level properties are ``global``, ``environments`` and the names of runtimes.
     """
     return copy.deepcopy(_schema())
 

@@ -176,7 +176,9 @@ class RunContext:
         paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str) and "\0" not in path]
         if base not in paths:
             paths.append(base)
-        binary = self.config.bubblewrap.binary if self.runtime_name == "bubblewrap" else None
+        table = getattr(self.config, self.runtime_name, None)  # "process" has none
+        settings = {} if table is None else table.model_dump()
+        binary = settings.get("binary")
         # What other environments wrote, and the file with everybody's env_vars, often lie where the code lies.
         hidden = (str(self._run_root), os.path.abspath(self.config.source))
         return RuntimeOptions(
@@ -186,7 +188,8 @@ class RunContext:
             network=any(environment.network for environment in environments),
             out_root=None if self.run is None else self.run.path,
             binary=None if binary is None else str(self.config.resolve(binary)),
-            nested=self.config.bubblewrap.nested,
+            settings=settings,
+            nested=settings.get("nested", "auto"),
             hidden=hidden,
             find_files=machine_files(paths, hidden) if self._uses_machines else None,
         )

@@ -111,6 +111,7 @@ class RuntimeOptions:
         network: Whether any sandbox will ask for network.
         out_root: Directory under which every ``SandboxSpec.out`` lies, or None.
         binary: Path of the runtime's program, or None to look for it.
+        settings: The runtime's own table of the configuration, as plain data.
         nested: "auto", or "never" to give every sandbox an outer wall of its own.
         hidden: Host files and directories not to be shown, where they lie in a directory that is: other runs, the
             configuration with everybody's variables.
@@ -123,6 +124,7 @@ class RuntimeOptions:
     network: bool = False
     out_root: Path | None = None
     binary: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     nested: str = "auto"
     hidden: tuple[str, ...] = ()
     find_files: Callable[[SandboxSpec], MachineFiles] | None = None

@@ -55,6 +55,7 @@ class VmRuntime:
             RuntimeUnavailable: The monitor cannot be used here.
         """
         self._options = options
+        self._boot_args = str(options.settings.get("boot_args", ""))
         self._lock = threading.Lock()
         self._closed = False
         self._sandboxes: list[VmSandbox] = []
@@ -67,6 +68,8 @@ class VmRuntime:
         except BaseException:
             self._relay.close()
             _remove(self._homes)
+            if self._groups is not None:
+                self._groups.close()
             raise
 
     def find_hypervisor(self, spawn: Spawn) -> Hypervisor:
@@ -163,14 +166,20 @@ class VmRuntime:
         if files.project is not None:
             drives.append(Drive(str(files.project)))
         machine = MachineSpec(
-            spec.id, files.kernel, files.initramfs, tuple(drives), spec.memory_mb, max(1, ceil(spec.vcpu_count))
+            spec.id,
+            files.kernel,
+            files.initramfs,
+            tuple(drives),
+            spec.memory_mb,
+            max(1, ceil(spec.vcpu_count)),
+            boot_args=self._boot_args,
         )
         hypervisor = self._hypervisor
         command = bool(spec.command)
         parts = [
             *files.fingerprint(),
             f"{hypervisor.name} {hypervisor.version} {hypervisor.accelerator}",
-            f"{spec.memory_mb} {machine.vcpu_count} {command}",
+            f"{spec.memory_mb} {machine.vcpu_count} {command} {self._boot_args}",
             "" if command else repr(self._options.preload),
         ]
         template = Templates(files.cache).get(parts, partial(self._make_template, machine, files, command))

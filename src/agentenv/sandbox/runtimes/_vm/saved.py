@@ -28,7 +28,7 @@ class Saved:
         hypervisor: Kind of monitor.
         version: Its version.
         accelerator: What ran the processors.
-        processor: Of the host, where the machine saw it; "" where it is emulated.
+        processor: Of the host. Even an emulated machine sees how fast its clock ticks.
         memory_mb: RAM.
         vcpu_count: Processors.
         drives: For each, "ro" or "rw".
@@ -51,7 +51,7 @@ class Saved:
             hypervisor.name,
             hypervisor.version,
             hypervisor.accelerator,
-            "" if hypervisor.accelerator == "tcg" else _processor(),
+            _processor(),
             spec.memory_mb,
             spec.vcpu_count,
             tuple("ro" if drive.readonly else "rw" for drive in spec.drives),

@@ -125,7 +125,9 @@ def _drive(number: int, drive: Drive) -> list[str]:
         options.append(f"throttling.bps-total={drive.rate.bytes_per_s}")
     if drive.rate.ops_per_s is not None:
         options.append(f"throttling.iops-total={drive.rate.ops_per_s}")
-    return ["-drive", ",".join(options), "-device", f"virtio-blk-device,drive=drive{number}"]
+    # A full disk of the host is the machine's I/O error; by default the machine would stand still.
+    device = f"virtio-blk-device,drive=drive{number},werror=report,rerror=report"
+    return ["-drive", ",".join(options), "-device", device]
 
 
 def _interface(number: int, interface: Interface) -> list[str]:

@@ -97,9 +97,10 @@ class QemuMachine(MonitoredMachine):
     def snapshot(self, directory: Path) -> None:
         """Write all of it but its drives; see the contract."""
         found = self._execute("query-status")
-        if found.get("running") or found.get("status") == "inmigrate":
+        if found.get("status") != "paused":
             raise RuntimeUnavailable(
-                f"machine {self.spec.id!r} runs; expected a paused one to make a snapshot of", "pause it first"
+                f"machine {self.spec.id!r}: expected a paused one to make a snapshot of, it is {found.get('status')!r}",
+                "pause it first",
             )
         with written_whole(directory) as partial_directory:
             target = os.open(partial_directory / MEMORY, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

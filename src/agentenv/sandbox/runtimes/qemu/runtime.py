@@ -14,4 +14,5 @@ class QemuRuntime(VmRuntime):
 
     def find_hypervisor(self, spawn: Spawn) -> Hypervisor:
         """QEMU; see the base."""
-        return QemuHypervisor(spawn, binary=self._options.binary)
+        accelerator = self._options.settings.get("accelerator", "auto")
+        return QemuHypervisor(spawn, binary=self._options.binary, accelerator=accelerator)
