@@ -172,3 +172,18 @@ class Particular(Walk):
 
     def set_state(self, state: Any) -> None:
         self.steps = state
+
+
+class Itself(Walk):
+    """Tells what makes its machine one of its own."""
+
+    def who(self) -> dict[str, Any]:
+        with open("/etc/machine-id", encoding="ascii") as stream:
+            machine = stream.read().strip()
+        return {
+            "host": os.uname().nodename,
+            "machine": machine,
+            "random": os.urandom(16).hex(),
+            "time": time.time(),
+            "user": os.getuid(),
+        }

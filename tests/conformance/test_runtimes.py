@@ -26,13 +26,3 @@ class TestBubblewrapNeverNested(RuntimeSuite):
 
 class TestProcess(RuntimeSuite):
     settings: ClassVar = {"runtime": "process"}
-
-
-class TestQemu(RuntimeSuite):
-    """Machines, emulated where there is no KVM: few of them."""
-
-    settings: ClassVar = {"runtime": "qemu"}
-    many = 4
-    cycles = 4
-    start_s = 20.0
-    own_processes = False

@@ -26,6 +26,7 @@ class RuntimeGround:
         nested: As in ``[bubblewrap]``.
         many: How many environments are started at once in the test of many.
         cycles: How many times an environment is made and ended in the test for leaks.
+        tight_mb: A memory limit that an environment of 400 MB breaks.
         start_s: Time enough to start one, and little enough to wait for one that hangs.
         own_processes: Whether what runs in a sandbox is a process of this host, below its first one.
     """
@@ -34,6 +35,7 @@ class RuntimeGround:
     nested: ClassVar[str] = "auto"
     many: ClassVar[int] = 200
     cycles: ClassVar[int] = 200
+    tight_mb: ClassVar[int] = 96
     start_s: ClassVar[float] = 3.0
     own_processes: ClassVar[bool] = True
 

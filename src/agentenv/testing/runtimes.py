@@ -148,10 +148,10 @@ class RuntimeSuite(RuntimeEnds):
 
     def test_memory_past_the_limit_is_typed(self, context: RunContext, open_fleet: OpenFleet) -> None:
         needs(context, "memory", "cgroup")
-        fleet = open_fleet(2, memory_mb=96)
+        fleet = open_fleet(2, memory_mb=self.tight_mb)
         error = fails(fleet, SandboxDied, "allocate", 400)
         assert (error.cause.kind, error.cause.owner) == (CauseKind.OUT_OF_MEMORY, Owner.RESOURCES)
-        assert "96 MB" in error.cause.detail
+        assert f"{self.tight_mb} MB" in error.cause.detail
         assert call(fleet, "allocate", 10, members=[1]) == [10 << 20]
 
     def test_processes_past_the_limit_are_refused(self, context: RunContext, open_fleet: OpenFleet) -> None:

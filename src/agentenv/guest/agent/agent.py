@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from agentenv.guest.agent.limits import oom_kills
 from agentenv.guest.agent.personal import identify, show_directories
 from agentenv.guest.agent.ports import Port, open_port
 from agentenv.guest.agent.tenants import Tenant
@@ -56,7 +57,6 @@ class Agent:
         self._tenant: Tenant | None = None
         self._farewell_s = 0.0
         self._parting = False
-        self._oom_kills = _oom_kills()
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -182,7 +182,7 @@ class Agent:
 
     def _over(self) -> None:
         """The cell has ended: the rest of what it wrote goes out, then the machine may end as well."""
-        self._tell({"event": "ended", "oom_kills": _oom_kills() - self._oom_kills})
+        self._tell({"event": "ended", "oom_kills": oom_kills()})
         self._farewell_s = time.monotonic() + _DRAIN_S
 
     def _take_leave(self) -> None:
@@ -220,14 +220,9 @@ def look() -> dict[str, Any]:
         "memory_total_bytes": memory["MemTotal"],
         "memory_available_bytes": memory["MemAvailable"],
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,
-        "oom_kills": _oom_kills(),
+        "oom_kills": oom_kills(),
         "processes": sum(name.isdigit() for name in os.listdir("/proc")),
     }
-
-
-def _oom_kills() -> int:
-    with open("/proc/vmstat", encoding="ascii") as stream:
-        return next((int(line.split()[1]) for line in stream if line.startswith("oom_kill ")), 0)
 
 
 def main() -> None:
@@ -235,6 +230,9 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
         stream.write("-1000")
+    # Memory is counted when it is used, by the control group, as on hosts.
+    with contextlib.suppress(OSError), open("/proc/sys/vm/overcommit_memory", "w", encoding="ascii") as stream:
+        stream.write("1")
     try:
         Agent().run()
     except Exception as error:

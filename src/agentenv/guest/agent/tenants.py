@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import select
 import signal
 import socket
 import tarfile
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentenv.guest import confine
+from agentenv.guest.agent.limits import child_of, put_under
 from agentenv.guest.agent.zygotes import Zygote
 from agentenv.guest.control import receive_message, send_message
 from agentenv.guest.link import Link
@@ -39,8 +42,8 @@ class Tenant:
         Args:
             loop: Where its bell is watched.
             link: The way to the host.
-            request: "settings" for the cell, "nested", "network", and "streams": numbers for control, stdout, stderr,
-                report.
+            request: "settings" for the cell, "nested", "network", "pids", "out", "disk_mb", and "streams": numbers for
+                control, stdout, stderr, report and out.
             zygote: Where it comes from.
             on_end: Called when it is over.
 
@@ -64,6 +67,9 @@ class Tenant:
         message, _ = receive_message(mine)
         if "failed" in message:
             raise OSError(f"a cell cannot be made: {message['failed']}")
+        cell = child_of(zygote.pid)
+        if cell is not None:
+            put_under(cell, request["pids"])
         report, report_theirs = socket.socketpair()
         out_reader, out_writer = os.pipe()
         err_reader, err_writer = os.pipe()
@@ -85,7 +91,7 @@ class Tenant:
     def attach(self, message: dict[str, Any], count: int) -> int:
         """Give it slots and bells; returns the most bytes that a request will have."""
         layout = SlotLayout(**message["layout"])
-        memory = os.memfd_create("slots")
+        memory = os.memfd_create("agentenv-0")
         os.ftruncate(memory, count * layout.size)
         wake, done = os.eventfd(0), os.eventfd(0, os.EFD_NONBLOCK)
         self._control.setblocking(True)
@@ -100,7 +106,10 @@ class Tenant:
         """Pass on what the host asks."""
         if self._replica is not None:
             self._replica.put_request(body)
-            os.write(self._wake, _RING)
+            poller = select.poll()
+            poller.register(self._wake, select.POLLOUT)
+            if poller.poll(0):  # else it was made to look full, and rings already
+                os.write(self._wake, _RING)
 
     @property
     def silent(self) -> bool:
@@ -120,7 +129,8 @@ class Tenant:
         self._link.join(self._streams[name], **descriptors)
 
     def _answered(self, _events: int) -> None:
-        os.read(self._done, 8)
+        with contextlib.suppress(BlockingIOError):  # its other end may take its rings back
+            os.read(self._done, 8)
         if self._replica is not None and self._replica.answered:
             self._link.send(Kind.ANSWER, body=self._replica.answer())
 

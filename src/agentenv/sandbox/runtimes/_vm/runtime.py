@@ -120,9 +120,9 @@ class VmRuntime:
         """What enforces each limit; see ``Probe.limits``."""
         by = f"cgroup {self._groups.version}" if self._groups is not None else "processors of the machine"
         return {
-            "memory": "RAM of the machine",
+            "memory": "RAM of the machine, cgroup v2 in it",
             "cpu": by,
-            "pids": "rlimit (per user namespace)",
+            "pids": "cgroup v2 in the machine",
             "disk": "tmpfs size",
             "network": "no interface",
         }

@@ -42,6 +42,7 @@ CONTROL, STDOUT, STDERR, REPORT, OUT = 1, 2, 3, 4, 5
 _STREAMS = {"control": CONTROL, "stdout": STDOUT, "stderr": STDERR, "report": REPORT, "out": OUT}
 _END_S = 5.0
 _CALL_S = 30.0
+_CONSOLE_LINES = 200
 _PANIC = re.compile(r"Kernel panic - not syncing: (.*)")
 
 
@@ -134,6 +135,7 @@ class VmSandbox:
             streams=_STREAMS,
             out=self.spec.out is not None,
             disk_mb=self.spec.disk_mb,
+            pids=self.spec.pids,
         )
 
     def await_ready(self, deadline: float) -> None:
@@ -290,16 +292,17 @@ class VmSandbox:
                 CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"broke the protocol: its machine {told['broken']['why']}"
             )
         kills = told.get("ended", {}).get("oom_kills", 0)
+        kills = kills if isinstance(kills, int) and kills > 0 else 0
         exit_ = self._report.exit_of(None)
-        if exit_ is not None:
+        if exit_ is not None or kills:
             return classify(
                 exit_,
-                oom_kills=kills if isinstance(kills, int) and kills > 0 else 0,
+                oom_kills=kills,
                 memory_mb=self.spec.memory_mb,
                 memory_peak_bytes=self.spec.memory_mb << 20,
                 output=self._tail(),
             )
-        console = self._machine.console() if self._machine is not None else ""
+        console = self._machine.console(_CONSOLE_LINES) if self._machine is not None else ""
         if stats is not None and stats.oom_kills:
             detail = "its monitor was killed at the limit of its control group"
             return Cause(CauseKind.HOST_OUT_OF_MEMORY, Owner.RESOURCES, detail, signal=9, oom_kills=stats.oom_kills)

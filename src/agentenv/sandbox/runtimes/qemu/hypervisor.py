@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import socket
 import subprocess
@@ -19,6 +17,7 @@ from agentenv.sandbox.runtimes._vm.saved import Saved
 from agentenv.sandbox.runtimes.qemu.command import AGENT_SOCKET, MOST_CPUS, build_arguments
 from agentenv.sandbox.runtimes.qemu.machine import MEMORY, STATE, QemuMachine
 from agentenv.sandbox.runtimes.qemu.qmp import Qmp, QmpError
+from agentenv.sandbox.runtimes.qemu.ram import Ram
 
 _PROGRAM = "qemu-system-x86_64"
 _OLDEST = (6, 2)
@@ -65,11 +64,11 @@ class QemuHypervisor:
     def boot(self, spec: MachineSpec, home: Path) -> QemuMachine:
         """Start a machine; see the contract."""
         check_spec(spec, home, most_cpus=MOST_CPUS, kernel=True)
-        memory = _memory_file(spec.memory_mb)
+        ram = Ram.fresh(spec.memory_mb)
         try:
-            return self._start(spec, home, f"/proc/self/fd/{memory}", memory)
+            return self._start(spec, home, f"/proc/self/fd/{ram.fileno()}", ram)
         except BaseException:
-            os.close(memory)
+            ram.close()
             raise
 
     def restore(self, spec: MachineSpec, home: Path, snapshot: Path) -> QemuMachine:
@@ -81,13 +80,18 @@ class QemuHypervisor:
             size = memory.stat().st_size
             with open(snapshot / STATE, "rb") as file:
                 state = file.read(_MOST_STATE_BYTES)
+            ram = Ram.of_snapshot(memory)
         except OSError as error:
             raise RuntimeUnavailable(f"snapshot {snapshot}: {error}", "it was damaged: make it anew") from error
-        if size != spec.memory_mb << 20:
-            raise RuntimeUnavailable(
-                f"snapshot {snapshot}: expected {spec.memory_mb << 20} bytes of memory, got {size}", "make it anew"
-            )
-        machine = self._start(spec, home, str(memory), -1)
+        try:
+            if size != spec.memory_mb << 20:
+                raise RuntimeUnavailable(
+                    f"snapshot {snapshot}: expected {spec.memory_mb << 20} bytes of memory, got {size}", "make it anew"
+                )
+            machine = self._start(spec, home, str(memory), ram)
+        except BaseException:
+            ram.close()
+            raise
         try:
             machine.load(state)
         except BaseException:
@@ -99,14 +103,14 @@ class QemuHypervisor:
         """Free what is shared by the machines; they are ended before."""
         self._consoles.close()
 
-    def _start(self, spec: MachineSpec, home: Path, path: str, memory: int) -> QemuMachine:
+    def _start(self, spec: MachineSpec, home: Path, path: str, ram: Ram) -> QemuMachine:
         """Start QEMU and wait until it obeys.
 
         Args:
             spec: The machine.
             home: Its directory.
             path: The file that is its RAM, as QEMU opens it.
-            memory: The same as descriptor, shared with QEMU; -1 to bring back a machine that has it to itself.
+            ram: The same, as we have it.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -116,10 +120,10 @@ class QemuHypervisor:
                 accelerator=self.accelerator,
                 control=theirs.fileno(),
                 memory=path,
-                shared=memory >= 0,
-                restore=memory < 0,
+                shared=ram.shared,
+                restore=not ram.shared,
             )
-            inherit = [theirs.fileno(), *([memory] if memory >= 0 else [])]
+            inherit = [theirs.fileno(), *([ram.fileno()] if ram.shared else [])]
             monitor = Monitor(
                 "QEMU",
                 argv,
@@ -138,7 +142,7 @@ class QemuHypervisor:
         qmp = Qmp(ours)
         try:
             qmp.greet(_ANSWER_S)
-            return QemuMachine(spec, home, monitor, qmp, memory, Saved.of(spec, self))
+            return QemuMachine(spec, home, monitor, qmp, ram, Saved.of(spec, self))
         except BaseException as error:
             qmp.close()
             failure = monitor.failure(f"machine {spec.id!r} was not started: {error}")
@@ -147,14 +151,6 @@ class QemuHypervisor:
             if isinstance(error, OSError | QmpError | AgentEnvError):
                 raise failure from error
             raise
-
-
-def _memory_file(size_mb: int) -> int:
-    """A descriptor of a memory file that is the RAM of a machine: no name, no disk, and its size never changes."""
-    fd = os.memfd_create("agentenv-ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size_mb << 20)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    return fd
 
 
 def _version(binary: str) -> str:

@@ -3,7 +3,8 @@
 Its RAM is a file without a name, shared with QEMU; so a snapshot copies the pages that were touched while QEMU keeps
 still, and has QEMU write only the state of its devices, some 100 KB. A machine that is brought back maps the memory
 of the snapshot for itself, copy-on-write: nothing is read before it is used, and what nobody changes is shared by all.
-That machine's own memory is in no file any more; for a snapshot of it QEMU sends it through a pipe.
+A snapshot of such a machine is a copy of that memory with the pages it has changed; where we may not look into QEMU's
+process, QEMU sends all of it through a pipe, which takes longer.
 
 The state is written by ``xen-save-devices-state``, which despite its name has nothing to do with Xen: it is the
 command that writes the state of everything but RAM and drives. (The other way to leave out RAM, migrating with
@@ -17,7 +18,6 @@ import contextlib
 import fcntl
 import os
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.errors import RuntimeUnavailable
-from agentenv.sandbox.runtimes._vm.files import copy_memory, receive_memory, written_whole
+from agentenv.sandbox.runtimes._vm.files import receive_memory, written_whole
 from agentenv.sandbox.runtimes._vm.machine import MachineSpec
 from agentenv.sandbox.runtimes._vm.monitor import Monitor, MonitoredMachine, address_of
 from agentenv.sandbox.runtimes._vm.saved import Saved
 from agentenv.sandbox.runtimes.qemu.command import AGENT, AGENT_SOCKET
 from agentenv.sandbox.runtimes.qemu.qmp import Qmp, QmpError
+from agentenv.sandbox.runtimes.qemu.ram import Ram
 
 MEMORY, STATE = "memory", "state"
 _LOOK_S = 0.005
@@ -46,7 +47,7 @@ _LOW, _HIGH = 3 << 30, 4 << 30
 class QemuMachine(MonitoredMachine):
     """See ``agentenv.sandbox.runtimes._vm.machine.Machine``."""
 
-    def __init__(self, spec: MachineSpec, home: Path, monitor: Monitor, qmp: Qmp, memory: int, saved: Saved) -> None:
+    def __init__(self, spec: MachineSpec, home: Path, monitor: Monitor, qmp: Qmp, ram: Ram, saved: Saved) -> None:
         """Take over a QEMU that was started and answers.
 
         Args:
@@ -54,14 +55,13 @@ class QemuMachine(MonitoredMachine):
             home: Its directory.
             monitor: Its process.
             qmp: Its control connection.
-            memory: Descriptor of its RAM, owned from here on; -1 where only QEMU has it.
+            ram: Its RAM; owned from here on.
             saved: How a snapshot of it is described.
         """
         super().__init__(spec, home, monitor)
         self._qmp = qmp
-        self._memory = memory
+        self._ram = ram
         self._saved = saved
-        self._lock = threading.Lock()
 
     def connect(self, timeout_s: float) -> socket.socket:
         """A stream to the agent, one at a time: a further one is served when the one before it is closed."""
@@ -105,7 +105,7 @@ class QemuMachine(MonitoredMachine):
         with written_whole(directory) as partial_directory:
             target = os.open(partial_directory / MEMORY, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                if not self._copy_memory(target):
+                if not self._ram.copy(target, self.pid):
                     self._fetch_memory(target)
             finally:
                 os.close(target)
@@ -115,10 +115,7 @@ class QemuMachine(MonitoredMachine):
     def kill(self) -> None:
         """End it at once; see the contract."""
         super().kill()
-        with self._lock:
-            memory, self._memory = self._memory, -1
-        if memory >= 0:
-            os.close(memory)
+        self._ram.close()
 
     def close(self) -> None:
         """End it and free everything; see the contract."""
@@ -200,18 +197,6 @@ class QemuMachine(MonitoredMachine):
                 return file.read()
         finally:
             os.close(fd)
-
-    def _copy_memory(self, target: int) -> bool:
-        """Copy its RAM where we have it; whether we do."""
-        with self._lock:
-            if self._memory < 0:
-                return False
-            memory = os.dup(self._memory)  # killed meanwhile, it would be another file
-        try:
-            copy_memory(memory, target)
-            return True
-        finally:
-            os.close(memory)
 
     def _fetch_memory(self, target: int) -> None:
         """Have QEMU send its RAM, and write it."""
