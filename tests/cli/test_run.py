@@ -144,11 +144,21 @@ def test_wrong_usage_is_exit_2_in_words(command, arguments: list[str], words: st
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("isolation", ["vm"])
-def test_isolation_nobody_gives_is_exit_3(command, isolation: str) -> None:
-    done = command("run", command.config(FINE, global_=f'isolation = "{isolation}"'))
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ('isolation = "vm"\nruntime = "bubblewrap"', '"vm" was asked for, and runtime \'bubblewrap\' gives "sandbox"'),
+        ('isolation = "vm"', "agentenv image build gymnasium"),
+        ('runtime = "qemu"', "agentenv image build gymnasium"),
+    ],
+)
+def test_isolation_that_cannot_be_given_is_exit_3(
+    command, settings: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENTENV_CACHE", str(tmp_path / "cache"))  # without kernels and images
+    done = command("run", command.config(FINE, global_=settings))
     assert done.returncode == 3
-    assert "vm" in done.stderr
+    assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -40,8 +40,6 @@ def probe(name: str, *, deadline_s: float | None = None, find_files: FindFiles |
     if deadline_s is None:
         deadline_s = _DEADLINE_S[REGISTRY[name].isolation]
     entry = REGISTRY[name]
-    if not entry.target:
-        return Probe(name, entry.isolation, False, "not part of this version of agentenv", 'use runtime = "auto"')
     attempt = _Attempt(name, find_files)
     thread = threading.Thread(target=attempt.run, name=f"agentenv-probe-{name}", daemon=True)
     thread.start()

@@ -16,11 +16,11 @@ from agentenv.sandbox.contract import ISOLATION_ORDER, Runtime, RuntimeOptions
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A runtime that exists in this version, or is known and does not.
+    """A runtime.
 
     Attributes:
         isolation: What it gives.
-        target: ``module:Class``, or "" where this version has none.
+        target: ``module:Class``.
         purpose: One line for the list.
     """
 
@@ -67,22 +67,17 @@ def choose(runtime: str, isolation: str | None, *, platform: str = sys.platform)
             )
         if isolation == "process" and platform != "linux":
             return name
+        if isolation == "vm":
+            name = "qemu"  # which uses KVM where that works
     else:
         name = runtime
     entry = REGISTRY.get(name)
     if entry is None:
         raise RuntimeUnavailable(f"unknown runtime {name!r}", f"use one of {', '.join(REGISTRY)}, or auto")
-    if not entry.target:
-        raise RuntimeUnavailable(
-            f"runtime {name!r} ({entry.purpose}) is not part of this version of agentenv",
-            'use runtime = "bubblewrap" (or "auto")',
-        )
     if isolation is not None and ISOLATION_ORDER.index(entry.isolation) < ISOLATION_ORDER.index(isolation):
         raise RuntimeUnavailable(
             f'isolation = "{isolation}" was asked for, and runtime {name!r} gives "{entry.isolation}"',
-            "no runtime of this version gives more than sandbox"
-            if isolation == "vm"
-            else 'use runtime = "auto", or lower isolation',
+            'use runtime = "auto", or lower isolation',
         )
     return name
 
