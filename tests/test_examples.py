@@ -17,6 +17,7 @@ CONFIGS = {
     "multi_agent": [f"agent_{n}" for n in range(1, 11)],
     "continuous": ["cheetah", "pendulum-0", "pendulum-1"],
     "command": ["careful", "hasty"],
+    "firecracker": ["cartpole", "gridworld"],
     "chaos": [f"{name}-{n}" for name in ("grid", "cartpole") for n in range(3)],
 }
 SCRIPTS = {"q_learning.py", "ppo_sb3.py", "train.py", "tree_search.py"}

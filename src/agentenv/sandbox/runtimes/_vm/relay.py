@@ -100,6 +100,10 @@ class RelayProcess:
         """Carry the requests and answers of slots: memory, the bell that wakes, the bell that is rung when done."""
         self._ask({"op": "attach", "machine": machine, "layout": layout, "count": count}, fds)
 
+    def part(self, machine: int) -> None:
+        """Let the machine close its stream, which otherwise ends it."""
+        self._ask({"op": "part", "machine": machine}, ())
+
     def leave(self, machine: int) -> None:
         """Forget a machine."""
         with contextlib.suppress(RuntimeUnavailable):

@@ -10,6 +10,7 @@ Requests come on one socket, one at a time, each with an "op" and descriptors, a
     join      a stream into a machine, the host's end of requests to its agent, the monitor's pidfd
     tie       a descriptor to a stream of a machine
     attach    slots and bells of a machine
+    part      the end of a machine's stream is no reason to end the machine any more
     leave     forget a machine
 """
 
@@ -47,6 +48,7 @@ class _Machine:
     link: Link
     rpc: int
     pidfd: int
+    parting: bool = False
     replica: Replica | None = None
     wake: int = -1
     done: int = -1
@@ -66,6 +68,7 @@ class Relay:
             "join": self._join,
             "tie": self._tie,
             "attach": self._attach,
+            "part": self._part,
             "leave": self._leave,
         }
         self._loop.watch(owner.fileno(), READ, self._obey)
@@ -131,6 +134,10 @@ class Relay:
         self._loop.watch(wake, READ, ask)
         return {}, []
 
+    def _part(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        self._machines[request["machine"]].parting = True
+        return {}, []
+
     def _leave(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
         machine = self._machines.pop(request["machine"], None)
         if machine is not None:
@@ -160,7 +167,7 @@ class Relay:
     def _lose(self, number: int, why: str) -> None:
         """A machine whose stream has ended is of no use to anybody."""
         machine = self._machines.get(number)
-        if machine is not None:
+        if machine is not None and not machine.parting:
             if "protocol" in why:
                 _say(machine.rpc, {"event": "broken", "why": why})
             self._end(machine)
@@ -204,7 +211,6 @@ def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], lis
     for fd in fds:
         os.close(fd)
     if failure:
-        os.waitpid(pid, 0)
         raise OSError(failure)
     return {"pid": pid}, [os.pidfd_open(pid)]
 

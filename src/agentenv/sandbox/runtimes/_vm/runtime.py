@@ -202,11 +202,15 @@ class VmRuntime:
             sandbox.agent.call("warm", _WARM_S, **self._warming(files, command))
             sandbox.agent.call("settle", _CALL_S)
             # Whoever is brought back must not take the next host's words for the rest of this one's.
-            sandbox.agent.call("part", _CALL_S)
-            sandbox.leave()
+            sandbox.part()
             machine.pause()
             machine.snapshot(directory)
             copy_sparsely(home / SCRATCH, directory / SCRATCH)
+        except (SandboxError, ConnectionError, TimeoutError) as error:
+            raise RuntimeUnavailable(
+                f"{spec.id}: the machine that others are brought back from could not be prepared: {error}",
+                f"`agentenv runtimes` tries {self.name} and says what helps",
+            ) from error
         finally:
             sandbox.destroy()
 

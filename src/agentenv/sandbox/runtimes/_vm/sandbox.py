@@ -107,8 +107,10 @@ class VmSandbox:
         finally:
             self.agent.theirs.close()
 
-    def leave(self) -> None:
-        """Let go of the agent; the machine goes on."""
+    def part(self) -> None:
+        """Have the agent wait for another host, and let go of it; the machine goes on."""
+        self._relay.part(self._number)
+        self.agent.call("part", _CALL_S)
         self._relay.leave(self._number)
 
     def start(self, settings: Mapping[str, Any], *, nested: bool) -> None:

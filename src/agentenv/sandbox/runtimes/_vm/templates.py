@@ -7,6 +7,7 @@ written once, whoever asks for it first.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -55,13 +56,11 @@ class Templates:
             try:
                 make(temporary)
                 os.rename(temporary, found)
-            except OSError as error:
+            except BaseException as error:
                 shutil.rmtree(temporary, ignore_errors=True)
-                raise ResourceLimit(
-                    error.errno, f"cannot keep a machine's snapshot in {self._directory}: {error}"
-                ) from error
-            except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                    text = f"cannot keep a machine's snapshot in {self._directory}: {error.strerror}"
+                    raise ResourceLimit(error.errno, text) from error
                 raise
         return found
 

@@ -1,0 +1,1 @@
+"""Machines run by Firecracker, which needs KVM."""
