@@ -20,7 +20,7 @@ PYTEST_ARGS ?=
 .PHONY: help demo demo-chaos image test check format bench docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 demo: $(BASE) ## Install, then run ten isolated GridWorlds
 	@$(BIN)/agentenv run examples/gridworld.toml
@@ -32,7 +32,10 @@ image: $(BASE) ## Make the virtual machines' root file system that examples and 
 	@$(BIN)/agentenv image build gymnasium --from debian:bookworm --pip gymnasium numpy
 
 test: $(DEV) ## Run every test this machine can run
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not lab" $(PYTEST_ARGS)
+
+test-firecracker: $(DEV) ## Try Firecracker in an emulated machine with KVM (some minutes)
+	$(BIN)/python -m pytest -m lab tests/conformance/test_firecracker.py
 
 check: $(DEV) ## Lint, format, types and layers
 	$(BIN)/python -m ruff check .

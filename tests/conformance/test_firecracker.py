@@ -16,6 +16,7 @@ _LAB_S = 900
 _CGROUP_TESTS = ("tests/sandbox/test_cgroup.py", "tests/sandbox/test_cgroup_runs.py")
 
 
+@pytest.mark.lab
 @pytest.mark.timeout(_LAB_S + 60)
 def test_firecracker_and_control_groups_of_version_2() -> None:
     need_machines()
