@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -25,7 +26,7 @@ from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._birth import settings_for
 from agentenv.sandbox.runtimes._cgroup import open_run
 from agentenv.sandbox.runtimes._vm.homes import make_homes
-from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, Machine, MachineSpec, Spawn
+from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, MachineSpec, Spawn
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
 from agentenv.sandbox.runtimes._vm.sandbox import VmSandbox
 from agentenv.sandbox.runtimes._vm.templates import SCRATCH, Templates, copy_sparsely
@@ -67,7 +68,7 @@ class VmRuntime:
             self._hypervisor = self.find_hypervisor(lambda command: self._relay.spawn(command))
         except BaseException:
             self._relay.close()
-            _remove(self._homes)
+            shutil.rmtree(self._homes, ignore_errors=True)
             if self._groups is not None:
                 self._groups.close()
             raise
@@ -136,7 +137,7 @@ class VmRuntime:
             sandbox.destroy()
         self._relay.close()
         self._hypervisor.close()
-        _remove(self._homes)
+        shutil.rmtree(self._homes, ignore_errors=True)
         if self._groups is not None:
             self._groups.close()
 
@@ -194,7 +195,7 @@ class VmRuntime:
         try:
             deadline = time.monotonic() + _WARM_S
             machine = self._hypervisor.boot(spec, home)
-            sandbox.board(machine, deadline)
+            sandbox.board(machine, deadline, booted=True)
             if files.project is not None:
                 sandbox.agent.call(
                     "show", _CALL_S, device=_SHOWN, kind="ext4", places=[list(place) for place in files.places]
@@ -242,9 +243,7 @@ class VmRuntime:
         with self._lock:
             begun.append(sandbox)
         copy_sparsely(template / SCRATCH, home / SCRATCH)
-        machine = self._hypervisor.restore(machine_spec, home, template)
-        self._go_on(machine)
-        sandbox.board(machine, deadline)
+        sandbox.board(self._hypervisor.restore(machine_spec, home, template), deadline)
         sandbox.agent.call(
             "identify",
             _CALL_S,
@@ -270,9 +269,6 @@ class VmRuntime:
         settings["rlimits"].pop("memory_mb", None)  # the machine has no more
         sandbox.start(settings, nested=True)
         return sandbox
-
-    def _go_on(self, machine: Machine) -> None:
-        machine.resume()
 
     def _view(self, spec: SandboxSpec, files: MachineFiles) -> dict[str, Any]:
         size = spec.disk_mb << 20
@@ -306,9 +302,3 @@ class _NoOutput:
 
     def release(self, sandbox_id: str) -> None:
         """Nothing was taken."""
-
-
-def _remove(directory: Path) -> None:
-    import shutil
-
-    shutil.rmtree(directory, ignore_errors=True)

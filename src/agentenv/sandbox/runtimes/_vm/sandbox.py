@@ -82,8 +82,8 @@ class VmSandbox:
 
     # -- birth
 
-    def board(self, machine: Machine, deadline: float) -> None:
-        """Take over a machine that runs, and reach its agent.
+    def board(self, machine: Machine, deadline: float, *, booted: bool = False) -> None:
+        """Take over a machine, let it go on where it is paused, and reach its agent.
 
         Raises:
             StepTimeout: The agent was not there in time.
@@ -93,6 +93,8 @@ class VmSandbox:
         try:
             if self._cgroup is not None:
                 self._cgroup.add(machine.pid)
+            if not booted:
+                machine.resume()
             with machine.connect(max(0.1, deadline - time.monotonic())) as stream:
                 greet(stream, max(0.1, deadline - time.monotonic()))
                 self._relay.join(self._number, stream.fileno(), self.agent.theirs.fileno(), machine.pidfd)

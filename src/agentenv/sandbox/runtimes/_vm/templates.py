@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from agentenv.errors import ResourceLimit
 
 SCRATCH = "scratch.ext4"
 _FORMAT = "3"
+_MOST_BYTES = 4 << 30
+_KEPT_S = 3600.0
 
 
 class Templates:
@@ -62,7 +65,21 @@ class Templates:
                     text = f"cannot keep a machine's snapshot in {self._directory}: {error.strerror}"
                     raise ResourceLimit(error.errno, text) from error
                 raise
+        self._make_room(found)
         return found
+
+    def _make_room(self, newest: Path) -> None:
+        """Remove those unused for longest, where all of them take too much; never one that was used within the hour.
+
+        Machines that run keep hold of the memory they came from, wherever its name is gone.
+        """
+        used = {path: path.stat().st_mtime for path in self._directory.iterdir() if path.is_dir()}
+        left = _MOST_BYTES
+        for path in sorted(used, key=lambda path: used[path], reverse=True):
+            left -= sum(file.stat().st_blocks * 512 for file in path.iterdir())
+            if left < 0 and path != newest and time.time() - used[path] > _KEPT_S and path.name[0] != ".":
+                shutil.rmtree(path, ignore_errors=True)
+                path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
 
 
 def copy_sparsely(source: Path, target: Path) -> None:
