@@ -71,7 +71,7 @@ def test_options_are_told_by_their_names(command) -> None:
     config = command.config(FINE)
     done = command("run", config, "--runtime", "docker", "--seed=-1")
     assert done.returncode == 2
-    assert 'command line: --runtime: expected one of auto, bubblewrap, process, got "docker"' in done.stderr
+    assert '--runtime: expected one of auto, bubblewrap, process, firecracker, qemu, got "docker"' in done.stderr
     assert "command line: --seed: expected an integer >= 0, got -1" in done.stderr
     assert "--set: global.seed" in command("run", config, "--set", "global.seed=-1").stderr
 

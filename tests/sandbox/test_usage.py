@@ -44,7 +44,8 @@ def test_memory_that_is_written_is_unshared_memory():
     with running("x = bytearray(b'x') * (20 << 20)") as big, running("") as small:
         more = read_usage([big.pid])
         less = read_usage([small.pid])
-    assert 20 * MIB <= more.memory_bytes - less.memory_bytes < 24 * MIB
+    # What an empty interpreter has to itself differs by some pages from one to the next.
+    assert 19.9 * MIB <= more.memory_bytes - less.memory_bytes < 24 * MIB
     assert more.rss_bytes >= more.memory_bytes
     assert more.processes == less.processes == 1
     assert not more.partial

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli_watch import descendants, poll, running
+from kvmlab_parts.assets import cache_home
 from kvmlab_parts.cpio import archive
 from kvmlab_parts.errors import LabError
 from kvmlab_parts.job import hidden
@@ -48,8 +49,8 @@ def fetched() -> None:
 
 @pytest.fixture
 def started(fetched: None) -> Iterator[subprocess.Popen[bytes]]:
-    """A machine whose command says "ready", and "caught" at every SIGINT."""
-    script = "trap 'echo caught' INT; echo ready; while :; do sleep 0.1; done"
+    """A machine whose command says "ready", and "caught" at every signal."""
+    script = "trap 'echo caught' INT TERM; echo ready; while :; do sleep 0.1; done"
     command = [*KVMLAB, "run", "--", "sh", "-c", script]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         yield process
@@ -66,7 +67,7 @@ def emulator(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 def test_what_a_command_finds_and_what_comes_back(fetched: None, tmp_path: Path) -> None:
     probe = f"{sys.executable} -I -S tests/tools/kvmlab_probe.py"
     every_byte = "".join(f"\\{byte:03o}" for byte in range(256))
-    script = f"printf '{every_byte}' >&2; printf data >{tmp_path}/out; {probe}; exit 7"
+    script = f"printf '{every_byte}' >&2; printf data >{tmp_path}/out; sleep 1000 & {probe}; exit 7"
     options = ["--env", "PROBE=a b'c", "--write", str(tmp_path)]
     done = call("run", *options, "--", "sh", "-c", script, input="äöü\n".encode(), cwd=ROOT)
     assert done.returncode == 7, done.stderr.decode(errors="replace")
@@ -89,8 +90,8 @@ def test_what_a_command_finds_and_what_comes_back(fetched: None, tmp_path: Path)
         "version": "Firecracker v1.12.1",
     }
     # Its own /tmp has nothing of this one but what was asked for, and what it cannot do without.
-    visible = {path.parts[2] for path in (tmp_path, ROOT, Path(sys.prefix)) if path.parts[1] == "tmp"}
-    assert set(inside) <= visible | {"agentenv"}
+    visible = {path.parts[2] for path in (tmp_path, ROOT, cache_home()) if path.parts[1] == "tmp"}
+    assert set(inside) == visible
 
 
 @pytest.mark.timeout(UP_S)
@@ -125,6 +126,12 @@ def test_a_machine_that_cannot_be_made_shows_what_the_emulator_said(fetched: Non
     done = call("run", "--cpus", "100000", "--", "true")
     assert done.returncode == 125
     assert b"Invalid SMP CPUs 100000" in done.stderr
+
+
+def test_a_shell_wants_a_terminal(fetched: None) -> None:
+    done = call("shell", stdin=subprocess.DEVNULL)
+    assert done.returncode == 125
+    assert b"expected a terminal for the shell" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ Boots the machine, runs COMMAND there as root in the directory this is called fr
 written, standard input is passed on. The first SIGINT, SIGTERM or SIGHUP goes to the command and its process group,
 the second ends the machine."""
 
+_KEPT = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER", "AGENTENV_CACHE", "XDG_CACHE_HOME")
+"""Variables that a command has without being asked for."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns the exit code."""
@@ -91,8 +94,7 @@ def _run(given: argparse.Namespace, assets: Assets) -> int:
 
 
 def _variables(given: Sequence[str], assets: Assets) -> dict[str, str]:
-    kept = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER")
-    variables = {name: os.environ[name] for name in kept if name in os.environ}
+    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
     variables["PATH"] = f"{assets.bin}:{variables.get('PATH', os.defpath)}"
     variables |= {"KVMLAB": "1", "KVMLAB_VMLINUX": str(assets.vmlinux)}
     for one in given:

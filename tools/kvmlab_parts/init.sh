@@ -22,7 +22,7 @@ while read -r module; do
   $busybox insmod "/modules/$module" || die "the module $module to load"
 done </modules/order
 
-shared=trans=virtio,version=9p2000.L,msize=512000
+shared=trans=virtio,version=9p2000.L,msize=262144
 $busybox mount -t 9p -o "$shared,cache=loose,ro" root /lower || die "the host's file system over 9p"
 $busybox mount -t tmpfs -o size=75%,mode=755 upper /upper
 $busybox mkdir /upper/data /upper/work
