@@ -115,8 +115,8 @@ def measure_outer(rounds: int) -> dict[str, Any]:
     return {"zygote of 20 killed": {"p50 s": round(statistics.median(found), 2), "max s": round(max(found), 2)}}
 
 
-def fingerprint(env: str, steps: int, kills: int) -> tuple[list[str], float, int]:
-    """20 environments stepped ``steps`` times while another thread kills; the hash of each, median step, recoveries."""
+def fingerprint(env: str, steps: int, kills: int) -> tuple[list[str], float, tuple[int, int]]:
+    """20 environments stepped ``steps`` times while another thread kills; hashes, median step, kills and recoveries."""
     vec = AgentVectorEnv.from_env(env, num_envs=20, seed=7, **KEYS)
     hashes = [hashlib.sha256() for _ in range(20)]
     stop = threading.Event()
@@ -129,7 +129,7 @@ def fingerprint(env: str, steps: int, kills: int) -> tuple[list[str], float, int
                 sandboxes = list(vec._fleet.sandboxes)
                 cells = [sandbox.pid for sandbox in sandboxes]
                 inside = [child for cell in cells for child in children(cell)]
-                outer = vec._context.runtime._zygote.pid  # type: ignore[attr-defined]
+                outer = vec._context.runtime._zygote.pid  # type: ignore[attr-defined]  # bubblewrap's
                 try:
                     rare = [outer, *children(outer), zygote_process(vec)]
                 except (OSError, IndexError):
@@ -165,7 +165,7 @@ def fingerprint(env: str, steps: int, kills: int) -> tuple[list[str], float, int
             thread.join()
         recovered = vec._fleet.recovery.recovered
         vec.close()
-    return [digest.hexdigest() for digest in hashes], statistics.median(times), (done[0], recovered)  # type: ignore[return-value]
+    return [digest.hexdigest() for digest in hashes], statistics.median(times), (done[0], recovered)
 
 
 def measure_chaos(kills: int) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def measure_chaos(kills: int) -> dict[str, Any]:
     for name in ENVS:
         before = traces.take()
         quiet, quiet_median, _ = fingerprint(name, steps, 0)
-        disturbed, median, (done, recovered) = fingerprint(name, steps, kills)  # type: ignore[misc]
+        disturbed, median, (done, recovered) = fingerprint(name, steps, kills)
         time.sleep(1.0)
         results[f"chaos {name}"] = {
             "kills": done,

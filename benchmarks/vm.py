@@ -24,7 +24,8 @@ from agentenv import AgentVectorEnv
 from agentenv.config import load_config
 from agentenv.fleet.context import RunContext
 from agentenv.sandbox.runtimes._vm.agent import greet
-from agentenv.sandbox.runtimes._vm.templates import SCRATCH, copy_sparsely
+from agentenv.sandbox.runtimes._vm.files import copy_sparsely
+from agentenv.sandbox.runtimes._vm.templates import SCRATCH
 
 KEYS: dict[str, Any] = {"memory_mb": 256, "start_timeout_s": 300.0}
 
@@ -81,7 +82,7 @@ def measure_whole(runtime: str, count: int) -> dict[str, float]:
             began = time.perf_counter()
             vec.step(actions)
             times.append(time.perf_counter() - began)
-        homes = [sandbox.home for sandbox in vec._fleet.sandboxes]  # type: ignore[attr-defined]
+        homes = [sandbox.home for sandbox in vec._fleet.sandboxes]  # type: ignore[attr-defined]  # machines'
         disk = [sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file()) for home in homes]
         memory = [usage.memory_bytes for usage in vec._fleet.usage() if usage is not None]
     return {

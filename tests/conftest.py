@@ -16,7 +16,7 @@ os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
 
 import pytest  # noqa: E402 (after the variables above)
-from hypothesis import settings  # noqa: E402
+from hypothesis import settings  # noqa: E402 (likewise)
 
 # The time of one example depends on who else uses the machine; pytest-timeout bounds the whole test.
 settings.register_profile("agentenv", deadline=None, print_blob=True)

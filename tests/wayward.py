@@ -82,7 +82,7 @@ class Network:
 class Closed(Network):
     """Remembers as well, and tells nobody."""
 
-    state_dict = None  # type: ignore[assignment]
+    state_dict = None  # type: ignore[assignment]  # wrong on purpose
 
 
 class Moody:

@@ -87,7 +87,9 @@ def test_results_go_to_stdout_and_logs_to_stderr(command) -> None:
     assert "env_done" not in done.stdout
     assert "env_done" in done.stderr
     quiet = command("run", command.config(FINE), "-q")
-    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    assert (quiet.returncode, quiet.stdout) == (0, "")
+    # What an ordinary user's machine does not enforce is a warning.
+    assert [line for line in quiet.stderr.splitlines() if "not enforced here" not in line] == []
 
 
 def test_runs_from_a_private_directory(private_command) -> None:

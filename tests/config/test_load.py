@@ -121,7 +121,7 @@ def test_a_config_passes_through_and_survives_pickling() -> None:
 def test_a_config_cannot_be_changed() -> None:
     config = load_config({"environments": [environment()]})
     with pytest.raises(AttributeError):
-        config.environments = ()  # type: ignore[misc]
+        config.environments = ()  # type: ignore[misc]  # wrong on purpose
     with pytest.raises(ValueError, match="frozen"):
         config.environments[0].memory_mb = 3
 

@@ -130,7 +130,7 @@ def test_in_a_dict(source: Any, path: str, message: str) -> None:
 
 def test_a_source_of_another_kind() -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(3)  # type: ignore[arg-type]
+        load_config(3)  # type: ignore[arg-type]  # wrong on purpose
     [problem] = caught.value.problems
     assert problem.message == "expected a path, a mapping or a Config, got 3 (an integer)"
 

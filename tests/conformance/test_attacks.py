@@ -62,7 +62,7 @@ def arena(request: pytest.FixtureRequest) -> Iterator[Arena]:
     before = traces.take()
     arena = Arena(runtime, nested=nested)
     try:
-        arena.runtime = request.param  # type: ignore[attr-defined]
+        arena.runtime = request.param  # type: ignore[attr-defined]  # for the tests
         yield arena
         namespaces = traces.pid_namespaces(set(traces.take().children))
     finally:
@@ -73,7 +73,7 @@ def arena(request: pytest.FixtureRequest) -> Iterator[Arena]:
 
 @pytest.mark.parametrize("name", _names([a for a in ATTACKS if a.moment in ("step", "reset")]))
 def test_while_it_is_stepped(arena: Arena, name: str) -> None:
-    runtime = arena.runtime  # type: ignore[attr-defined]
+    runtime = arena.runtime  # type: ignore[attr-defined]  # set by the fixture
     attack = _attack(name, _isolation(runtime))
     if runtime[1] == "never" and attack.name not in _FLAT:
         pytest.skip("run over nested cells; a bubblewrap for each environment runs a selection")
@@ -205,7 +205,7 @@ def test_a_dead_environment_does_not_answer() -> None:
         ):
             with pytest.raises(ConnectionError) as caught:
                 use()
-            causes.append((caught.value.cause.kind, caught.value.cause.exit_code))  # type: ignore[attr-defined]
+            causes.append((caught.value.cause.kind, caught.value.cause.exit_code))  # type: ignore[attr-defined]  # typed
         assert causes == [(CauseKind.EXIT, 3)] * 4
         env.reset()
         assert env.step(0)[0] == 1

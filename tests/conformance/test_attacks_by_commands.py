@@ -46,7 +46,12 @@ class Bench:
         self.output = SandboxOutput(lambda name: root / name)
         self.runtime: Runtime = open_runtime(
             "bubblewrap",
-            RuntimeOptions(new_run_id(), (*(path for path in sys.path if path), SOURCES), out_root=root, nested=nested),
+            RuntimeOptions(
+                new_run_id(),
+                (*(path for path in sys.path if path), SOURCES),
+                out_root=root,
+                settings={"nested": nested},
+            ),
         )
 
     def start(self, *commands: list[str]) -> list[Sandbox]:

@@ -19,7 +19,7 @@ Step = tuple[Any, Any, Any, Any, dict[str, Any]]
 class Counter(gymnasium.Env[Any, Any]):
     """Observes the number of steps; ends after ``length``. The base of the others."""
 
-    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array", "ansi"], "render_fps": 4}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array", "ansi"], "render_fps": 4}  # noqa: RUF012 (as theirs)
     observation_space: Any = spaces.Box(-1e6, 1e6, (2,), np.float32)
     action_space: Any = spaces.Discrete(3)
 

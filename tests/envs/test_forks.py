@@ -64,7 +64,7 @@ def counted_down_to(expected: int) -> int:
 
 
 def worker(env: AgentENV) -> int:
-    return int(env._fleet.sandboxes[0]._worker.pid)  # type: ignore[attr-defined]
+    return int(env._fleet.sandboxes[0]._worker.pid)  # type: ignore[attr-defined]  # a cell's
 
 
 def kill(pid: int) -> None:
@@ -325,7 +325,7 @@ def test_a_forgotten_snapshot_ends_its_process() -> None:
         snapshot = made.snapshot()
         assert snapshot.how == "fork"
         parked = weakref.ref(snapshot.moment.parked)
-        pid = snapshot.moment.parked.worker.pid  # type: ignore[union-attr]
+        pid = snapshot.moment.parked.worker.pid  # type: ignore[union-attr]  # it is a fork
         del snapshot
         assert parked() is None
         assert counted_down_to(processes) == processes, "it lives on"

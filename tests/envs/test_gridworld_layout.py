@@ -78,9 +78,9 @@ def test_crowded_grids_are_still_solved_with_the_fewest_free_cells() -> None:
 
 def test_unreachable_goals_sees_traps_and_other_goals_as_ends() -> None:
     row = {"rows": 1, "columns": 4, "start": 0, "walls": frozenset[int]()}
-    assert unreachable_goals(Layout(**row, goals={3: 1.0}, traps={})) == frozenset()  # type: ignore[arg-type]
-    assert unreachable_goals(Layout(**row, goals={3: 1.0}, traps={1: 0.0})) == {3}  # type: ignore[arg-type]
-    assert unreachable_goals(Layout(**row, goals={2: 1.0, 3: 1.0}, traps={})) == {3}  # type: ignore[arg-type]
+    assert unreachable_goals(Layout(**row, goals={3: 1.0}, traps={})) == frozenset()  # type: ignore[arg-type]  # a row
+    assert unreachable_goals(Layout(**row, goals={3: 1.0}, traps={1: 0.0})) == {3}  # type: ignore[arg-type]  # a row
+    assert unreachable_goals(Layout(**row, goals={2: 1.0, 3: 1.0}, traps={})) == {3}  # type: ignore[arg-type]  # a row
 
 
 def test_layout_seed_fixes_the_layout() -> None:

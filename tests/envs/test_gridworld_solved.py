@@ -123,7 +123,7 @@ def test_playing_shows_the_model_it_declares() -> None:
         for action, outcomes in actions.items():
             expected: dict[tuple[int, float, bool], float] = defaultdict(float)
             for chance, *outcome in declared[cell][action]:
-                expected[tuple(outcome)] += chance  # type: ignore[index]
+                expected[tuple(outcome)] += chance  # type: ignore[index]  # a tuple of two
             found = {(after, reward, end): chance for chance, after, reward, end in outcomes}
             assert found.keys() == expected.keys()
             for outcome_key, chance in found.items():

@@ -480,7 +480,7 @@ def test_only_seeds_are_seeds(reseed: Any) -> None:
 
 def test_only_known_ways_are_ways() -> None:
     with begun("frail:Walk") as env, pytest.raises(ValueError, match=r"one of state, pickle, fork, replay, got 'zip'"):
-        env.snapshot("zip")  # type: ignore[arg-type]
+        env.snapshot("zip")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_another_kind_of_environment_is_refused() -> None:
@@ -597,7 +597,7 @@ def test_a_snapshot_of_one_serves_another_position_and_another_vector() -> None:
         for one in found:
             again = other.step(np.ones(2, np.int64))
             assert one[0][0].tolist() == one[0][1].tolist() == one[0][2].tolist() == again[0][0].tolist()
-        with AgentENV.from_snapshot(kept[2]) as single:  # type: ignore[arg-type]
+        with AgentENV.from_snapshot(kept[2]) as single:  # type: ignore[arg-type]  # it was kept
             for one in found:
                 assert single.step(1)[0].tolist() == one[0][2].tolist()
 

@@ -57,7 +57,7 @@ def step(fleet: Fleet, action: int) -> None:
 
 
 def kill(fleet: Fleet, number: int) -> None:
-    pid = fleet.sandboxes[number]._worker.pid  # type: ignore[attr-defined]
+    pid = fleet.sandboxes[number]._worker.pid  # type: ignore[attr-defined]  # a cell's
     os.kill(pid, signal.SIGKILL)
 
 

@@ -80,7 +80,7 @@ def test_a_quarantine_says_why() -> None:
     ],
 )
 def test_the_three_policies(restart: str, cause: Cause, restarted: bool) -> None:
-    found = decide(RestartPolicy(restart=restart), [], cause, 0.0, 0.0)  # type: ignore[arg-type]
+    found = decide(RestartPolicy(restart=restart), [], cause, 0.0, 0.0)  # type: ignore[arg-type]  # any str
     assert isinstance(found, Restart) is restarted
 
 
@@ -164,7 +164,7 @@ def test_a_delay_that_would_overflow_is_capped() -> None:
 )
 def test_a_policy_refuses_nonsense(key: str, value: object, words: str) -> None:
     with pytest.raises(ValueError, match=f"{key}: expected") as caught:
-        RestartPolicy(**{key: value})  # type: ignore[arg-type]
+        RestartPolicy(**{key: value})  # type: ignore[arg-type]  # wrong on purpose
     assert words in str(caught.value)
     assert repr(value) in str(caught.value)
 

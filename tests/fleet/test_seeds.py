@@ -116,7 +116,7 @@ def test_gymnasium_takes_them() -> None:
 @pytest.mark.parametrize("root", [-1, 2**128, True, 1.0, "1"])
 def test_wrong_roots_are_refused(root: object) -> None:
     with pytest.raises(ValueError, match="root seed: expected an integer from 0"):
-        Seeds(root)  # type: ignore[arg-type]
+        Seeds(root)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_wrong_episodes_and_seeds_are_refused() -> None:

@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -29,11 +30,17 @@ class Pair:
                 self.loop,
                 end.detach(),
                 max_body=CHUNK,
-                on_frame=lambda kind, body, n=number: self.frames.append((n, kind, body)),  # type: ignore[misc]
-                on_lost=lambda why, n=number: self.lost.append((n, why)),  # type: ignore[misc]
+                on_frame=partial(self._note, number),
+                on_lost=partial(self._lose, number),
             )
             for number, end in enumerate(self.ends)
         ]
+
+    def _note(self, number: int, kind: Kind, body: bytes) -> None:
+        self.frames.append((number, kind, body))
+
+    def _lose(self, number: int, why: str) -> None:
+        self.lost.append((number, why))
 
     def until(self, condition: Callable[[], bool], within_s: float = 10.0) -> None:
         ends = time.monotonic() + within_s

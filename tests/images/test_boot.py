@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from agentenv.images.drives import directory_drive, scratch_template
-from agentenv.images.files import copy_sparse
 from agentenv.images.initramfs import find_busybox, initramfs_for
 from agentenv.images.kernels import Kernel
 from agentenv.images.programs import need_program
 from agentenv.images.rootfs import Recipe, build_image
 from agentenv.images.store import Store
 from agentenv.images.tools import tools_drive
+from agentenv.sandbox.runtimes._vm.files import copy_sparsely
 
 # Stands in for the agent: says what it sees, and ends the machine.
 AGENT = """
@@ -57,7 +57,7 @@ def machine(distribution_kernel: Kernel, dear_store: Store, tmp_path_factory: py
     image = build_image("nothing", Recipe(str(place / "root")), dear_store).path
     tools = tools_drive(dear_store, source=source)
     scratch = place / "scratch"
-    copy_sparse(scratch_template(64, dear_store), scratch)
+    copy_sparsely(scratch_template(64, dear_store), scratch)
     scratch.chmod(0o600)
     more, _ = directory_drive([source], dear_store)
     first = initramfs_for(distribution_kernel, dear_store)
@@ -78,7 +78,7 @@ def machine(distribution_kernel: Kernel, dear_store: Store, tmp_path_factory: py
         assert done.returncode == 0, done.stderr.decode(errors="replace")
         return done.stdout.decode(errors="replace").replace("\r", "").splitlines()
 
-    boot.directory = place / "root"  # type: ignore[attr-defined]
+    boot.directory = place / "root"  # type: ignore[attr-defined]  # for the next test
     return boot
 
 
@@ -111,7 +111,8 @@ def test_from_the_drives_to_the_agent(machine: Callable) -> None:
 
 def test_a_squashfs_and_nothing_to_write_on_but_memory(machine: Callable, tmp_path: Path, need) -> None:
     need("mksquashfs")
-    argv = [need_program("mksquashfs", "to test"), str(machine.directory), str(tmp_path / "root"), "-quiet"]  # type: ignore[attr-defined]
+    directory: Path = machine.directory  # type: ignore[attr-defined]  # set by the fixture
+    argv = [need_program("mksquashfs", "to test"), str(directory), str(tmp_path / "root"), "-quiet"]
     subprocess.run(argv, check=True, capture_output=True)
     console = machine("agentenv.scratch_mb=24", drives=2, root=tmp_path / "root")
     said = [line.partition("agent: ")[2] for line in console if "agent: " in line]

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from agentenv.images.store import Store
+from cli_watch import poll
 from hand_made_oci import File, pack, write_layout
 
 COMMANDS = ("image build", "image ls", "image rm", "image gc", "kernel fetch", "kernel ls", "kernel rm")
@@ -154,30 +154,21 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, cache: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not (child.exists() and child.read_text().strip()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    poll(lambda: child.exists() and bool(child.read_text().strip()), "the program it starts", 60)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert os.listdir(cache / "tmp") == []
     assert os.listdir(cache / "steps") == []
-    assert not _lives(int(child.read_text())), "what it had started is ended with it"
+    poll(lambda: not _lives(int(child.read_text())), "the end of what it had started", 10)
 
 
 def _lives(pid: int) -> bool:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return False
-        if state == "Z":
-            return False
-        time.sleep(0.02)
-    return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_full_disk_is_exit_code_3(command, tmp_path: Path) -> None:

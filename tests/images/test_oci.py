@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -9,7 +10,6 @@ import json
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from agentenv.images.progress import LINES
 from agentenv.images.rootfs import Recipe, build_image
 from agentenv.images.store import Store
 from agentenv.images.trees import Tree
+from cli_watch import poll
 from hand_made_oci import File, archive, folder, link, pack, write_layout
 
 CONFIG = {
@@ -206,15 +207,15 @@ def registry(tmp_path_factory: pytest.TempPathFactory, need) -> Iterator[str]:
     )
     argv = [need_program("docker-registry", "to test"), "serve", str(config)]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
+
+    def answers() -> bool:
+        assert process.poll() is None, "the registry has ended"
+        with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 1).close()
-            break
-        except OSError:
-            assert time.monotonic() < deadline, "the registry does not answer"
-            assert process.poll() is None, "the registry has ended"
-            time.sleep(0.05)
+            return True
+        return False
+
+    poll(answers, "an answer of the registry", 30)
     yield f"127.0.0.1:{port}"
     process.kill()
     process.wait()

@@ -15,7 +15,7 @@ import pytest
 
 from agentenv.errors import ConfigError, ResourceLimit, RuntimeUnavailable
 from agentenv.images.collect import collect, remove_object
-from agentenv.images.files import copy_sparse, digest_file, disk_bytes, remove_tree
+from agentenv.images.files import digest_file, remove_tree
 from agentenv.images.progress import LINES
 from agentenv.images.steps import step
 from agentenv.images.store import Store, key_of
@@ -215,20 +215,6 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeUnavailable, match="AGENTENV_CACHE"):
         Store(tmp_path / "file/below")
-
-
-def test_copies_keep_holes(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    with open(old, "wb") as file:
-        file.truncate(64 << 20)
-        for at in (0, 5 << 20, (64 << 20) - 3):
-            file.seek(at)
-            file.write(b"abc")
-    copy_sparse(old, new)
-    assert digest_file(old) == digest_file(new)
-    assert disk_bytes(new) < 1 << 20
-    with pytest.raises(FileExistsError):
-        copy_sparse(old, new)
 
 
 def test_a_tree_that_forbids_it_is_removed(tmp_path: Path) -> None:

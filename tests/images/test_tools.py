@@ -73,8 +73,8 @@ def test_the_agent_is_started_by_its_launcher(inside: Path, tmp_path: Path) -> N
     assert "-m agentenv.guest.agent" in launcher.read_text()
     # The launcher, the loader and the interpreter are found; the agent then waits for a host, or misses a machine.
     done = run(inside, "/.agentenv/bin/busybox", "timeout", "-s", "KILL", "5", "/.agentenv/bin/agent")
-    assert "not found" not in done.stderr, done.stderr
-    assert "ModuleNotFoundError" not in done.stderr, done.stderr
+    waits, misses = done.returncode == 137, "the agent failed: " in done.stdout
+    assert waits or misses, (done.returncode, done.stdout, done.stderr)
 
 
 def test_other_code_is_another_drive(dear_store: Store, drive: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ DEATHS = [
     ("exit", "evidence", "kind", "owner", "words"), [d[1:] for d in DEATHS], ids=[d[0] for d in DEATHS]
 )
 def test_a_death(exit: Exit | None, evidence: dict[str, object], kind: CauseKind, owner: Owner, words: str) -> None:
-    cause = classify(exit, **evidence)  # type: ignore[arg-type]
+    cause = classify(exit, **evidence)  # type: ignore[arg-type]  # a table's values
     assert (cause.kind, cause.owner) == (kind, owner)
     assert words in cause.detail
     assert "\n" not in cause.detail

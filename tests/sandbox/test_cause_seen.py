@@ -99,8 +99,8 @@ def test_too_much_memory(context: RunContext, fleet: Fleet) -> None:
 
 def test_the_memory_of_the_surroundings_runs_out(context: RunContext, fleet: Fleet) -> None:
     """As in a container with a limit of its own: the group above the sandbox's is given less than the sandbox."""
-    group = fleet.sandboxes[0]._house.cgroup  # type: ignore[attr-defined]
-    if group is None or fleet.sandboxes[0].usage().memory_bytes == 0:  # type: ignore[union-attr]
+    group = fleet.sandboxes[0]._house.cgroup  # type: ignore[attr-defined]  # a cell's
+    if group is None or fleet.sandboxes[0].usage().memory_bytes == 0:  # type: ignore[union-attr]  # it lives
         pytest.skip("no control group holds the memory here; `agentenv runtimes` says what helps")
     files = [d.parent / name for d in group.directories for name in ("memory.max", "memory.limit_in_bytes")]
     (file,) = (file for file in files if file.exists())

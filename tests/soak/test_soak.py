@@ -79,8 +79,12 @@ def test_steps_that_take_ever_longer_are_found(root: Path) -> None:
 
 
 def test_descriptors_and_files_kept_inside_are_found(root: Path) -> None:
-    report = soaked(root, "Descriptors")
-    assert leaks(report) >= {"env.a.descriptors", "env.a.tmp"}
+    # It holds files open, so it can be neither saved nor copied; recovery would keep all it did, which is memory.
+    environment = {"id": "a", "env": "soak_leaky:Descriptors", "on_crash": "raise"}
+    report = soak(config(root, environment), seconds=9.0)
+    # An ordinary user may not look at the descriptors of a process in namespaces of its own.
+    listed = {"env.a.descriptors"} if os.geteuid() == 0 else set()
+    assert leaks(report) >= {"env.a.tmp"} | listed
     # What lies in a /tmp that is memory is memory too.
     assert leaks(report) <= {"env.a.descriptors", "env.a.tmp", "env.a.memory"}
 

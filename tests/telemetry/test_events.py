@@ -25,7 +25,7 @@ def test_events_reach_file_and_logging(tmp_path: Path, caplog: pytest.LogCapture
         ("INFO", "run_started runtime=bubblewrap"),
         ("WARNING", "agent_1: env_died signal=9 detail=bad line"),
     ]
-    assert caplog.records[1].event is died  # type: ignore[attr-defined]
+    assert caplog.records[1].event is died  # type: ignore[attr-defined]  # added by the logger
 
 
 def test_without_a_file() -> None:
@@ -37,9 +37,9 @@ def test_without_a_file() -> None:
 def test_events_are_frozen() -> None:
     event = Event(0.0, None, "x", {"a": 1})
     with pytest.raises(FrozenInstanceError):
-        event.kind = "y"  # type: ignore[misc]
+        event.kind = "y"  # type: ignore[misc]  # wrong on purpose
     with pytest.raises(TypeError):
-        event.fields["a"] = 2  # type: ignore[index]
+        event.fields["a"] = 2  # type: ignore[index]  # wrong on purpose
 
 
 def test_damage_is_counted(tmp_path: Path) -> None:

@@ -94,5 +94,5 @@ def test_following_leaves_no_descriptor(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     reader = follow(path, threading.Event(), poll_s=0.001)
     next(reader)
-    reader.close()  # type: ignore[attr-defined]
+    reader.close()  # type: ignore[attr-defined]  # a generator
     assert len(os.listdir("/proc/self/fd")) == before

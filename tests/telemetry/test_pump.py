@@ -92,7 +92,7 @@ def test_a_flood_does_not_starve_siblings(pump: LogPump) -> None:
             for i in range(20):
                 quiet = WatchedSink()
                 with _launch(pump, quiet, "echo", f"sibling {i}"):
-                    quiet.wait(lambda quiet=quiet: quiet.received_bytes > 0)  # type: ignore[misc]
+                    quiet.wait(lambda quiet=quiet: quiet.received_bytes > 0)  # type: ignore[misc]  # a default binds it
                 assert quiet.tail() == f"sibling {i}"
             # It was flooding all the while, and still is.
             seen = flood.received_bytes
@@ -119,7 +119,7 @@ def test_one_thread_for_hundreds_and_no_descriptor_left() -> None:
             os.write(write_end, b"%d" % i)
             os.close(write_end)
         for sink in sinks:
-            sink.wait(lambda sink=sink: sink.received_bytes > 0)  # type: ignore[misc]
+            sink.wait(lambda sink=sink: sink.received_bytes > 0)  # type: ignore[misc]  # a default binds it
     assert [sink.tail() for sink in sinks] == [str(i) for i in range(300)]
     assert _open_fds() == before
     assert _log_threads() == 0
@@ -186,7 +186,7 @@ def test_a_number_used_anew_belongs_to_the_new_stream(pump: LogPump) -> None:
         pump.attach(again, new)
         os.write(write_end, b"%d" % i)
         os.close(write_end)
-        new.wait(lambda new=new: new.received_bytes > 0)  # type: ignore[misc]
+        new.wait(lambda new=new: new.received_bytes > 0)  # type: ignore[misc]  # a default binds it
         assert (old.received_bytes, new.tail()) == (0, str(i))
 
 

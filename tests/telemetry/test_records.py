@@ -114,7 +114,7 @@ def test_values_that_json_lacks(scratch: Path) -> None:
                 "nan": math.nan,
                 "array of nan": np.array([np.inf, -np.inf]),
                 "path": Path("a/b"),
-                3: (1, 2),  # type: ignore[dict-item]
+                3: (1, 2),  # type: ignore[dict-item]  # wrong on purpose
                 "bytes": b"\xff",
                 "separator": "a\u2028b\ud800",
             }

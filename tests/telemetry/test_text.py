@@ -57,7 +57,7 @@ def test_plain_text_is_not_held_back() -> None:
         yield b"no newline yet"
         raise AssertionError("the first chunk was held back")
 
-    assert next(printable_stream(chunks())) == "no newline yet"  # type: ignore[arg-type]
+    assert next(printable_stream(chunks())) == "no newline yet"  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_bytes_that_are_no_text() -> None:

@@ -159,4 +159,4 @@ def test_float64_is_judged_as_the_float32_it_becomes() -> None:
 
 def test_mode_is_checked() -> None:
     with pytest.raises(ValueError, match=r'expected the mode "error" or "clip", got \'wrap\''):
-        ActionCheck(BOX, "wrap")  # type: ignore[arg-type]
+        ActionCheck(BOX, "wrap")  # type: ignore[arg-type]  # wrong on purpose

@@ -113,7 +113,7 @@ def test_unknown_class_is_named() -> None:
 
 def test_foreign_space_stands_in_when_allowed() -> None:
     got = through_json(spaces.Dict({"mission": Mission()}), allow_foreign=True)
-    foreign = got["mission"]  # type: ignore[index]
+    foreign = got["mission"]  # type: ignore[index]  # a Dict space
     assert isinstance(foreign, ForeignSpace)
     assert foreign.type_name.endswith("Mission")
     assert repr(foreign) == "ForeignSpace(Mission(go))"

@@ -129,7 +129,7 @@ def test_long_double_keeps_dtype_and_value() -> None:
     value = np.longdouble(1) / 3
     got = round_trip([value, np.array([value])])
     assert got == [value, np.array([value])]
-    assert [part.dtype for part in got] == [np.dtype(np.longdouble)] * 2  # type: ignore[attr-defined]
+    assert [part.dtype for part in got] == [np.dtype(np.longdouble)] * 2  # type: ignore[attr-defined]  # arrays
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_subclass_becomes_what_it_derives_from(value: object, expected: object) 
     ids=lambda value: type(value).__name__,
 )
 def test_what_cannot_be_sent_becomes_text(value: object, text: str) -> None:
-    got = round_trip([value])[0]  # type: ignore[index]
+    got = round_trip([value])[0]  # type: ignore[index]  # a list
     assert isinstance(got, Opaque)
     assert got.text == text
     assert got.type_name.endswith(type(value).__qualname__)
@@ -197,9 +197,9 @@ def test_arrays_are_fresh_and_writable() -> None:
     data = bytearray(encode({"a": np.arange(3), "s": np.array(["xy"])}))
     got = decode(memoryview(data), max_bytes=LIMIT)
     data[:] = bytes(len(data))
-    assert got["a"].tolist() == [0, 1, 2]  # type: ignore[index]
-    got["a"][0] = 9  # type: ignore[index]
-    assert got["a"].flags.owndata  # type: ignore[index]
+    assert got["a"].tolist() == [0, 1, 2]  # type: ignore[index]  # a dict of arrays
+    got["a"][0] = 9  # type: ignore[index]  # likewise
+    assert got["a"].flags.owndata  # type: ignore[index]  # likewise
 
 
 def test_empty_dict_is_one_constant() -> None:

@@ -81,7 +81,7 @@ class Hold:
             def utcnow(cls) -> Any:
                 return cls.fromtimestamp(hold._seconds(), datetime.UTC).replace(tzinfo=None)
 
-        datetime.datetime = Datetime  # type: ignore[misc]
+        datetime.datetime = Datetime  # type: ignore[misc]  # a class in place of a class
 
     def _seconds(self) -> float:
         return self._now_ns() / 1e9
@@ -96,7 +96,7 @@ class Hold:
         def seeded(generator: random.Random, a: Any = None, version: int = 2) -> None:
             seed(generator, int.from_bytes(hold._bytes(16), "little") if a is None else a, version)
 
-        random.Random.seed = seeded  # type: ignore[method-assign,assignment]
+        random.Random.seed = seeded  # type: ignore[method-assign,assignment]  # taken back below
         random.seed = random._inst.seed
 
     def _note(self, what: str) -> None:

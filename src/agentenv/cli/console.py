@@ -77,7 +77,8 @@ def make_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
     table = Table(box=None, title=title or None, title_justify="left", pad_edge=False, header_style="bold")
     for name, justify in columns:
         wrap = name in ("what", "remedy", "cause", "detail")
-        table.add_column(name, justify=justify, no_wrap=not wrap, overflow="fold")  # type: ignore[arg-type]
+        placed: Any = justify
+        table.add_column(name, justify=placed, no_wrap=not wrap, overflow="fold")
     for row in rows:
         table.add_row(*(Text(one_line(cell, 1000), style=STATE_STYLES.get(cell, "")) for cell in row))
     return table
@@ -135,8 +136,14 @@ def start_logging(console: Console, level: str, *, quiet: bool, verbose: int, li
     logger.propagate = False
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to whoever prints: rich would end the program with exit code 1."""
+        raise BrokenPipeError
+
+
 def _open(stream: Any) -> Console:
-    console = Console(file=stream, soft_wrap=False)
+    console = _Console(file=stream, soft_wrap=False)
     if not console.is_terminal:
-        console = Console(file=stream, width=400, soft_wrap=False, no_color=True)
+        console = _Console(file=stream, width=400, soft_wrap=False, no_color=True)
     return console

@@ -60,7 +60,7 @@ class GridWorld(gym.Env[Any, Any]):
     """
 
     # An instance attribute by gymnasium's typing, set on the class by its custom.
-    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}  # noqa: RUF012 (as Gymnasium)
 
     def __init__(
         self,

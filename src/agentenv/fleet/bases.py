@@ -255,11 +255,12 @@ class Bases:
         ordered: dict[int, ParkedCopy] = {}
         losses: dict[int, PeerLost] = {}
         for number in numbers:
-            if unable := fleet.sandboxes[number].no_copies:
-                self._note_uncopied(number, unable)
+            copying = fleet.sandboxes[number].copying
+            if copying is None:
+                self._note_uncopied(number, fleet.context.no_copies)
                 continue
             try:
-                ordered[number] = fleet.sandboxes[number].order_park()
+                ordered[number] = copying.order_park()
             except (OSError, SandboxError):
                 losses[number] = PeerLost(number)
         firsts = {number: fleet.groups[number][0] for number in ordered}
@@ -274,7 +275,7 @@ class Bases:
                     reason = copy_refusal(answer)
                     if reason is None:
                         self._copy_s[number] = answer[1]
-                        fleet.sandboxes[number].settle(parked)
+                        fleet.copying(number).settle(parked)
             except PeerLost as lost:
                 losses[number] = lost
             except (OSError, SandboxError, ValueError) as error:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from agentenv.config import Config, EnvironmentConfig
 from agentenv.fleet.known import implementation, registrar
-from agentenv.fleet.machines import machine_files
 from agentenv.fleet.output import SandboxOutput
 from agentenv.fleet.postmortem import Postmortem
 from agentenv.fleet.rundir import RunDir
 from agentenv.fleet.seeds import Seeds
 from agentenv.fleet.watch import Watch, raise_descriptor_limit
 from agentenv.sandbox.contract import EnvRequest, Runtime, RuntimeOptions, SandboxSpec
+from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.registry import REGISTRY, choose, open_runtime
 from agentenv.sandbox.runtimes._runid import new_run_id
 
@@ -178,7 +178,8 @@ class RunContext:
             paths.append(base)
         table = getattr(self.config, self.runtime_name, None)  # "process" has none
         settings = {} if table is None else table.model_dump()
-        binary = settings.get("binary")
+        if settings.get("binary") is not None:
+            settings["binary"] = str(self.config.resolve(settings["binary"]))
         # What other environments wrote, and the file with everybody's env_vars, often lie where the code lies.
         hidden = (str(self._run_root), os.path.abspath(self.config.source))
         return RuntimeOptions(
@@ -187,12 +188,22 @@ class RunContext:
             preload=_installed_modules(environments),
             network=any(environment.network for environment in environments),
             out_root=None if self.run is None else self.run.path,
-            binary=None if binary is None else str(self.config.resolve(binary)),
             settings=settings,
-            nested=settings.get("nested", "auto"),
             hidden=hidden,
-            find_files=machine_files(paths, hidden) if self._uses_machines else None,
+            find_files=self._find_files(paths, hidden) if self._uses_machines else None,
         )
+
+    @property
+    def no_copies(self) -> str:
+        """Why a process is not copied, where its sandbox does not copy any."""
+        return f"runtime {self.runtime_name!r} does not copy processes"
+
+    @staticmethod
+    def _find_files(paths: Sequence[str], hidden: Sequence[str]) -> Callable[[SandboxSpec], MachineFiles]:
+        # Images and kernels are a lot to import for runtimes that need none.
+        from agentenv.fleet.machines import machine_files
+
+        return machine_files(paths, hidden)
 
     @property
     def _uses_machines(self) -> bool:

@@ -38,7 +38,7 @@ from agentenv.fleet.finals import Finals
 from agentenv.fleet.introduction import Introduction, read_introduction
 from agentenv.fleet.reported import readable
 from agentenv.sandbox.cause import classify_exception
-from agentenv.sandbox.contract import ParkedCopy, Sandbox, SandboxSpec, Usage
+from agentenv.sandbox.contract import Copying, ParkedCopy, Sandbox, SandboxSpec, Usage
 from agentenv.wire.batch import BatchView
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.slot import Op, plan_slot
@@ -170,16 +170,22 @@ class Crew:
         Raises:
             RuntimeUnavailable, OSError: The copy is gone.
         """
-        sandbox = self.sandboxes[number]
+        sandbox, copying = self.sandboxes[number], self.copying(number)
         self.context.watch.remove(sandbox)
-        sandbox.renew_control()
+        copying.renew_control()
         memory, wake, done = self.channel.attach(number, sandbox.control)
         try:
-            sandbox.serve_from(parked, self.attach_message(reseed), [memory, wake, done])
+            copying.serve_from(parked, self.attach_message(reseed), [memory, wake, done])
         finally:
             os.close(memory)
         self.channel.attached(number)
         self.context.watch.add(sandbox, self.channel, number)
+
+    def copying(self, number: int) -> Copying:
+        """What the process of a sandbox is copied by, where there are copies of it already."""
+        copying = self.sandboxes[number].copying
+        assert copying is not None  # or there were no copies
+        return copying
 
     def put_observation(self, index: int, observation: Any) -> list[object]:
         """Put an observation of the host's own into a slot; returns its variable-size leaves."""

@@ -138,8 +138,9 @@ def branch(fleet: Fleet, sandbox_id: str, stem: ParkedCopy | None, turn: Abstrac
         SnapshotError: When it is attached: the environment cannot be forked; says why.
     """
     source = fleet.sandboxes[0]
-    if source.no_copies:
-        raise SnapshotError(f"{fleet.members[0].id}: cannot be forked: {source.no_copies}")
+    copying = source.copying
+    if copying is None:
+        raise SnapshotError(f"{fleet.members[0].id}: cannot be forked: {fleet.context.no_copies}")
 
     def order(message: Mapping[str, Any], fds: Sequence[int]) -> None:
         with turn:
@@ -147,14 +148,14 @@ def branch(fleet: Fleet, sandbox_id: str, stem: ParkedCopy | None, turn: Abstrac
                 if stem is not None:
                     stem.order(message, fds)
                     return
-                source.order_copy(message, fds)
+                copying.order_copy(message, fds)
             except OSError as error:
                 raise SnapshotError(f"{fleet.members[0].id}: its process ended while it was copied") from error
             refusal = copy_refusal(_ask_one(fleet, Op.COPY, 0, None))
             if refusal is not None:
                 raise SnapshotError(f"{fleet.members[0].id}: cannot be forked: {refusal}")
 
-    return source.branch(replace(source.spec, id=sandbox_id), order)
+    return copying.branch(replace(source.spec, id=sandbox_id), order)
 
 
 def _ask_one(fleet: Fleet, op: Op, index: int, request: Any) -> Any:
@@ -176,19 +177,19 @@ def _ask_one(fleet: Fleet, op: Op, index: int, request: Any) -> Any:
 
 
 def _park(fleet: Fleet, number: int) -> tuple[ParkedCopy | None, str]:
-    sandbox = fleet.sandboxes[number]
+    copying = fleet.sandboxes[number].copying
     if len(fleet.groups[number]) > 1:
         return None, "it shares its sandbox with other environments"
-    if sandbox.no_copies:
-        return None, sandbox.no_copies
+    if copying is None:
+        return None, fleet.context.no_copies
     try:
-        parked = sandbox.order_park()
+        parked = copying.order_park()
     except OSError as error:
         return None, f"its process is gone: {error}"
     try:
         reason = copy_refusal(_ask_one(fleet, Op.COPY, fleet.groups[number][0], None))
         if reason is None:
-            sandbox.settle(parked)
+            copying.settle(parked)
             return parked, ""
     except (OSError, ValueError) as error:
         reason = str(error)
@@ -223,7 +224,7 @@ def _resume(fleet: Fleet, number: int, moment: Moment, seed: int | None) -> None
     parked = moment.parked
     if parked is None or not parked.alive():
         raise SnapshotError("the snapshot is a forked process, and that has ended, perhaps with its sandbox")
-    if not fleet.sandboxes[number].shelters(parked):
+    if not fleet.copying(number).shelters(parked):
         raise SnapshotError("the snapshot is a forked process in another sandbox, and can be gone back to only there")
     try:
         fleet.resume_from(number, parked, seed)

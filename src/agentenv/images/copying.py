@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentenv.errors import ConfigError, Problem, counted
+from agentenv.images.files import digest_file
 from agentenv.images.inodes import EPOCH
 
 MAX_MB = 1024
@@ -71,8 +74,32 @@ class Copier:
                 else:
                     self.notes.append(f"{path} is neither a file nor a directory and was left out")
         except PermissionError as error:
-            message = f"expected a directory that can be read, and {error.filename} cannot"
-            raise ConfigError([Problem("command line", self.where, message)]) from error
+            raise self._unreadable(error) from error
+
+    def digest(self, source: Path) -> str:
+        """The SHA-256 of what ``copy`` would make of it: names, kinds, contents and whether they can be executed.
+
+        Raises:
+            ConfigError: As for ``copy``.
+        """
+        found = hashlib.sha256()
+        try:
+            for path in [source] if source.is_file() else self._walk(source, source, top=True):
+                status, content = path.lstat(), ""
+                if stat.S_ISLNK(status.st_mode) and path != source:
+                    content = os.readlink(path)
+                elif path.is_file():
+                    self._count(source, path.stat().st_size)
+                    content = digest_file(path)
+                kind = stat.S_IFMT(status.st_mode), bool(status.st_mode & 0o111)
+                found.update(json.dumps([str(path.relative_to(source)), kind, content]).encode() + b"\n")
+        except PermissionError as error:
+            raise self._unreadable(error) from error
+        return found.hexdigest()
+
+    def _unreadable(self, error: PermissionError) -> ConfigError:
+        message = f"expected a directory that can be read, and {error.filename} cannot"
+        return ConfigError([Problem("command line", self.where, message)])
 
     def _walk(self, top_directory: Path, folder: Path, *, top: bool) -> Iterator[Path]:
         for path in sorted(folder.iterdir()):

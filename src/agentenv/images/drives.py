@@ -11,15 +11,14 @@ from agentenv.images.copying import MAX_FILES, MAX_MB, Copier
 from agentenv.images.ext4 import make_empty, make_ext4
 from agentenv.images.progress import LINES, Report
 from agentenv.images.store import Store, key_of
-from agentenv.images.trees import digest_tree
 
-_FORMAT = 1
+_FORMAT = 2
 _SCRATCH, _DIRECTORIES = "scratch.ext4", "directories.ext4"
 _LEAST_MB = 4
 
 
 def scratch_template(size_mb: int, store: Store, report: Report = LINES) -> Path:
-    """An empty file system, to be copied by ``files.copy_sparse`` for each machine.
+    """An empty file system, to be copied sparsely for each machine.
 
     Raises:
         ConfigError: It would be too small for a file system.
@@ -62,26 +61,23 @@ def directory_drive(
         ConfigError: One is not there, cannot be read, or goes beyond a limit; names it.
         RuntimeUnavailable: e2fsprogs is not installed.
     """
-    copier = Copier("sys.path", max_mb, max_files, frozenset(map(os.path.realpath, hidden)))
-    places = []
-    with store.work() as work:
-        root = work / "root"
-        root.mkdir()
-        with report.task(f"copying {', '.join(str(path) for path in paths)}"):
-            for number, path in enumerate(paths):
-                if not path.exists():
-                    message = f"expected a directory or a file, and {path} is not there"
-                    raise ConfigError([Problem("directory", "sys.path", message)])
-                inside = f"{number}/{path.absolute().name or 'root'}"
-                (root / str(number)).mkdir()
-                copier.copy(path, root / inside)
-                places.append((path, inside))
+    for path in paths:
+        if not path.exists():
+            message = f"expected a directory or a file, and {path} is not there"
+            raise ConfigError([Problem("directory", "sys.path", message)])
+    places = [(path, f"{number}/{path.absolute().name or 'root'}") for number, path in enumerate(paths)]
+    left_out = frozenset(map(os.path.realpath, hidden))
+    reader = Copier("sys.path", max_mb, max_files, left_out)
+    key = key_of("directories", _FORMAT, [(inside, reader.digest(path)) for path, inside in places])
+
+    def build(out: Path) -> None:
+        copier = Copier("sys.path", max_mb, max_files, left_out)
+        with store.work() as work, report.task(f"copying {', '.join(str(path) for path in paths)}"):
+            for path, inside in places:
+                (work / inside).parent.mkdir()
+                copier.copy(path, work / inside)
+            make_ext4(work, out / _DIRECTORIES, label="agentenv-dirs", keep_times=False)
         for note in copier.notes:
             report.say(note)
 
-        def build(out: Path) -> None:
-            make_ext4(root, out / _DIRECTORIES, label="agentenv-dirs", keep_times=False)
-
-        key = key_of("directories", _FORMAT, digest_tree(root))
-        place = store.once(key, build, what="the same drive", report=report)
-    return place / _DIRECTORIES, places
+    return store.once(key, build, what="the same drive", report=report) / _DIRECTORIES, places

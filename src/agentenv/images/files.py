@@ -1,11 +1,10 @@
-"""Files and trees of files: digests, sparse copies, syncing, removal, and a full disk said in words."""
+"""Files and trees of files: digests, sizes, syncing, removal, and a full disk said in words."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -17,7 +16,6 @@ from agentenv.errors import ResourceLimit
 from agentenv.images.progress import Task
 
 _CHUNK = 1 << 20
-_FICLONE = 0x40049409
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -30,41 +28,6 @@ def digest_file(path: Path, task: Task | None = None) -> str:
             if task is not None:
                 task.advance(len(chunk))
     return found.hexdigest()
-
-
-def copy_sparse(source: Path, destination: Path) -> None:
-    """Copy a file so that its holes stay holes; shares blocks where the file system can.
-
-    Raises:
-        FileExistsError: There is something at the destination.
-        ResourceLimit: The disk is full.
-    """
-    with room_for(destination), open(source, "rb", buffering=0) as old, open(destination, "xb", buffering=0) as new:
-        try:
-            fcntl.ioctl(new, _FICLONE, old.fileno())
-        except OSError:
-            _copy_data(old.fileno(), new.fileno())
-
-
-def _copy_data(source: int, destination: int) -> None:
-    size = os.fstat(source).st_size
-    os.ftruncate(destination, size)
-    start = 0
-    while start < size:
-        try:
-            start = os.lseek(source, start, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole from here on
-                return
-            raise
-        end = os.lseek(source, start, os.SEEK_HOLE)
-        os.lseek(source, start, os.SEEK_SET)
-        os.lseek(destination, start, os.SEEK_SET)
-        while start < end:
-            sent = os.sendfile(destination, source, start, min(end - start, 1 << 30))
-            if sent == 0:
-                return
-            start += sent
 
 
 def disk_bytes(path: Path) -> int:
@@ -86,19 +49,6 @@ def sync_tree(path: Path) -> None:
         # One call for the whole file system: a tree has tens of thousands of files.
         if not stat.S_ISDIR(os.fstat(fd).st_mode) or _LIBC.syncfs(fd) != 0:
             os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a directory are on the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        # Some network file systems cannot sync a directory.
-        if error.errno not in (errno.EINVAL, errno.EBADF):
-            raise
     finally:
         os.close(fd)
 

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentenv.disk import sync
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
 from agentenv.images import locks
-from agentenv.images.files import digest_file, remove_tree, room_for, sync_folder, sync_tree
+from agentenv.images.files import digest_file, remove_tree, room_for, sync_tree
 from agentenv.images.progress import LINES, Report
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
@@ -183,7 +184,7 @@ class Store:
             place = self.root / "objects" / digest
             if not place.is_dir():
                 os.rename(out, place)
-                sync_folder(place.parent)
+                sync(place.parent)
             self.touch(place)
             self._write(self.root / "keys" / f"{key}.json", {"digest": digest})
         return place
@@ -246,7 +247,7 @@ class Store:
             new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             sync_tree(new)
             os.replace(new, path)
-            sync_folder(path.parent)
+            sync(path.parent)
 
 
 def check_name(name: str) -> None:

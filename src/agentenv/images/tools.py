@@ -14,15 +14,15 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+from agentenv.images.copying import Copier
 from agentenv.images.ext4 import make_ext4
 from agentenv.images.files import digest_file
 from agentenv.images.initramfs import find_busybox
 from agentenv.images.interpreter import base_interpreter, compile_packages, copy_interpreter
 from agentenv.images.progress import LINES, Report
 from agentenv.images.store import Store, key_of
-from agentenv.images.trees import digest_tree
 
-_FORMAT = 1
+_FORMAT = 2
 _FILE = "tools.ext4"
 
 
@@ -40,32 +40,24 @@ def tools_drive(store: Store, report: Report = LINES, *, source: Path | None = N
     busybox, python = find_busybox(), base_interpreter()
     package = source or Path(str(files("agentenv")))
     launcher = files("agentenv.images").joinpath("agent.sh").read_text(encoding="ascii")
-    with store.work() as work:
-        packages = work / "packages"
-        _copy_packages(package, packages / "agentenv")
-        # The standard library is known by its version: two builds of one version do not differ in it.
-        ingredients = [sys.version, digest_file(python), digest_file(busybox), digest_tree(packages), launcher]
+    # The standard library is known by its version: two builds of one version do not differ in it.
+    own = Copier("the package").digest(package)
+    key = key_of("tools", _FORMAT, [sys.version, digest_file(python), digest_file(busybox), own, launcher])
 
-        def build(out: Path) -> None:
-            with report.task("making the tools drive"):
-                home = work / "home"
-                loader = copy_interpreter(home)
-                shutil.copytree(packages, home / "packages")
-                compile_packages(home / "packages", "/.agentenv/packages")
-                shutil.copyfile(busybox, home / "bin/busybox")
-                agent = launcher.replace("@LOADER@", loader)
-                (home / "bin/agent").write_text(agent, encoding="ascii")
-                (home / "bin/python").write_text(agent.replace(" -I -u -m agentenv.guest.agent", ""), encoding="ascii")
-                for path in home.rglob("*"):
-                    program = path.is_dir() or path.parent.name == "bin" or path.name == loader
-                    path.chmod(0o755 if program else 0o644)
-                make_ext4(home, out / _FILE, label="agentenv-tools", keep_times=False)
+    def build(out: Path) -> None:
+        with store.work() as work, report.task("making the tools drive"):
+            home = work / "home"
+            loader = copy_interpreter(home)
+            # The whole package, since the environments that come with it run there too; the agent imports the guest's.
+            Copier("the package").copy(package, home / "packages/agentenv")
+            compile_packages(home / "packages", "/.agentenv/packages")
+            shutil.copyfile(busybox, home / "bin/busybox")
+            agent = launcher.replace("@LOADER@", loader)
+            (home / "bin/agent").write_text(agent, encoding="ascii")
+            (home / "bin/python").write_text(agent.replace(" -I -u -m agentenv.guest.agent", ""), encoding="ascii")
+            for path in home.rglob("*"):
+                program = path.is_dir() or path.parent.name == "bin" or path.name == loader
+                path.chmod(0o755 if program else 0o644)
+            make_ext4(home, out / _FILE, label="agentenv-tools", keep_times=False)
 
-        return store.once(key_of("tools", _FORMAT, ingredients), build, what="the tools drive", report=report) / _FILE
-
-
-def _copy_packages(source: Path, destination: Path) -> None:
-    """The whole package, since the environments that come with it run there too; of it the agent imports the guest."""
-    shutil.copytree(source, destination, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-    for path in destination.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    return store.once(key, build, what="the tools drive", report=report) / _FILE

@@ -7,6 +7,7 @@ it. What it is compressed with is seen from the payload's first bytes.
 from __future__ import annotations
 
 import bz2
+import io
 import lzma
 import re
 import struct
@@ -19,8 +20,9 @@ from typing import Any
 
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
 from agentenv.images.programs import need_program
+from agentenv.sandbox.runtimes._vm.files import has_pvh_entry
 
-_ELF, _X86_64, _PT_NOTE, _PVH_NOTE = b"\x7fELF", 62, 4, 18
+_ELF, _X86_64 = b"\x7fELF", 62
 _MAGICS = {
     b"\x02\x21\x4c\x18": "lz4",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -116,22 +118,10 @@ def _decompress(payload: bytes, name: str, path: Path) -> bytes:
 
 
 def _has_pvh(data: bytes) -> bool:
-    """Whether there is a note that tells the 32-bit entry (Xen's ELF notes, number 18)."""
-    (headers,) = struct.unpack_from("<Q", data, 32)
-    size, count = struct.unpack_from("<HH", data, 54)
-    for index in range(count):
-        at = headers + index * size
-        if at + 56 > len(data) or struct.unpack_from("<I", data, at)[0] != _PT_NOTE:
-            continue
-        (offset,) = struct.unpack_from("<Q", data, at + 8)
-        (length,) = struct.unpack_from("<Q", data, at + 32)
-        end = min(offset + length, len(data))
-        while offset + 12 <= end:
-            name_size, content_size, kind = struct.unpack_from("<III", data, offset)
-            if kind == _PVH_NOTE and data[offset + 12 : offset + 12 + name_size] == b"Xen\0":
-                return True
-            offset += 12 + -(-name_size // 4) * 4 + -(-content_size // 4) * 4
-    return False
+    try:
+        return has_pvh_entry(io.BytesIO(data))
+    except struct.error:
+        return False
 
 
 def check_bootable(kernel: Vmlinux, path: Path) -> None:

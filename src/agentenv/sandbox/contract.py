@@ -110,9 +110,7 @@ class RuntimeOptions:
         preload: Installed modules worth importing once instead of in every sandbox.
         network: Whether any sandbox will ask for network.
         out_root: Directory under which every ``SandboxSpec.out`` lies, or None.
-        binary: Path of the runtime's program, or None to look for it.
-        settings: The runtime's own table of the configuration, as plain data.
-        nested: "auto", or "never" to give every sandbox an outer wall of its own.
+        settings: The runtime's own table of the configuration, as plain data, with paths made absolute.
         hidden: Host files and directories not to be shown, where they lie in a directory that is: other runs, the
             configuration with everybody's variables.
         find_files: For runtimes that boot machines: the files of a sandbox's machine.
@@ -123,9 +121,7 @@ class RuntimeOptions:
     preload: tuple[str, ...] = ()
     network: bool = False
     out_root: Path | None = None
-    binary: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    nested: str = "auto"
     hidden: tuple[str, ...] = ()
     find_files: Callable[[SandboxSpec], MachineFiles] | None = None
 
@@ -224,8 +220,7 @@ class Sandbox(Protocol):
         destroyed: Whether nothing of it is left; one in which forks live on is not.
         log_id: The id under which its output is kept: its own, or that of the one it was forked from.
         last_usage: What it had used when ``cause`` was found; None before, and where nothing counts it.
-        no_copies: Why the processes in it cannot be copied: ``order_park``, ``branch`` and ``order_copy`` are then not
-            called; "" where they can.
+        copying: What its processes are copied by; None where this kind of sandbox does not copy them.
     """
 
     spec: SandboxSpec
@@ -233,7 +228,9 @@ class Sandbox(Protocol):
     control: socket.socket
     introductions: list[dict[str, Any]]
     last_usage: Usage | None
-    no_copies: str
+
+    @property
+    def copying(self) -> Copying | None: ...
 
     @property
     def pidfd(self) -> int: ...
@@ -258,6 +255,16 @@ class Sandbox(Protocol):
 
     def await_end(self, timeout_s: float) -> None:
         """After the first sign that it has ended: wait until ``cause`` can say why."""
+
+    def usage(self) -> Usage | None:
+        """What it uses now, or None when it is gone."""
+
+    def destroy(self) -> None:
+        """End it and free everything; see the module's rules."""
+
+
+class Copying(Protocol):
+    """A part of a sandbox: copies of the process of its environment, made by forking it."""
 
     def order_park(self) -> ParkedCopy:
         """Order the environment's process to fork a copy that waits. The order is carried out when it is asked next.
@@ -304,12 +311,6 @@ class Sandbox(Protocol):
         Raises:
             ConnectionError, OSError: It is gone.
         """
-
-    def usage(self) -> Usage | None:
-        """What it uses now, or None when it is gone."""
-
-    def destroy(self) -> None:
-        """End it and free everything; see the module's rules."""
 
 
 class Runtime(Protocol):

@@ -18,8 +18,6 @@ class MachineFiles:
         scratch: An empty image of the size of what it may write; each machine gets a copy.
         project: Image with directories of the host, or None.
         places: For each of those, its path in the image and where it is shown.
-        python: The interpreter for environments, or None for the image's python3.
-        user: Under which environments and commands run, or None for an ordinary one.
         variables: Environment variables of the image.
         cache: Directory in which snapshots of booted machines are kept.
     """
@@ -31,8 +29,6 @@ class MachineFiles:
     scratch: Path
     project: Path | None = None
     places: tuple[tuple[str, str], ...] = ()
-    python: str | None = None
-    user: int | None = None
     variables: tuple[tuple[str, str], ...] = ()
     cache: Path = Path()
 
@@ -43,4 +39,4 @@ class MachineFiles:
             if path is not None:
                 status = path.stat()
                 found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
-        return [*found, repr(self.places), repr(self.python), repr(self.user), repr(self.variables)]
+        return [*found, repr(self.places), repr(self.variables)]

@@ -8,6 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from agentenv.disk import sync
 from agentenv.errors import ResourceLimit
 
 
@@ -34,7 +35,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
-        _sync_directory(path.parent)
+        sync(path.parent)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             message = f"{path} needs {len(data)} bytes of disk and there is no room; the previous file is kept"
@@ -43,15 +44,3 @@ def write_atomic(path: Path, data: bytes) -> None:
             raise
         # The temporary file is nobody's concern.
         raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        # Some network file systems cannot sync a directory; the rename has happened all the same.
-        if error.errno not in (errno.EINVAL, errno.EBADF):
-            raise
-    finally:
-        os.close(fd)

@@ -27,7 +27,8 @@ _MAX_DIMENSIONS = 64
 _HEADER_LENGTH = Struct("<I")
 _DOUBLE = Struct("<d")
 _PLAIN = frozenset({int, str, float, bool, type(None)})
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+# The stubs do not have it.
+_scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 
 
 _Decoder = Callable[[list[Any], Source], Any]

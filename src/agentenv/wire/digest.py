@@ -28,7 +28,7 @@ def make_digest(area: Bytes) -> Callable[[int], int]:
         small = memoryview(area)  # type: ignore[arg-type]  # numpy arrays are buffers
         return lambda start: crc32(small, start)
     whole = area.size // 8 * 8
-    words, rest = area[:whole].view(np.uint64), memoryview(area[whole:])  # type: ignore[arg-type]
+    words, rest = area[:whole].view(np.uint64), memoryview(area[whole:])  # type: ignore[arg-type]  # arrays are buffers
     weights = np.random.default_rng(_SEED).integers(0, 1 << 63, words.size, np.uint64) * np.uint64(2) + np.uint64(1)
     dot = np.dot
     return lambda start: int(dot(words, weights)) ^ crc32(rest, start)

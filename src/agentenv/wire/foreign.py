@@ -51,7 +51,7 @@ class ForeignSpace(Space[Any]):
             other.dtype,
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as Python does where __eq__ is
 
     def __repr__(self) -> str:
         return f"ForeignSpace({self.text})"

@@ -26,8 +26,8 @@ from agentenv.sandbox.runtimes._vm.machine import (
 
 pytest.register_assert_rewrite("sandbox.vm.machine_suite")
 
-from sandbox.vm.assets import Assets, ask, fetch  # noqa: E402
-from sandbox.vm.machine_suite import BOOT_S, MAC, MEMORY_MB, Kept, make_home  # noqa: E402
+from sandbox.vm.assets import Assets, ask, fetch  # noqa: E402 (the path above)
+from sandbox.vm.machine_suite import BOOT_S, MAC, MEMORY_MB, Kept, make_home  # noqa: E402 (likewise)
 
 
 @pytest.fixture(scope="session")

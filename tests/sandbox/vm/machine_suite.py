@@ -9,13 +9,13 @@ import dataclasses
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, Machine, MachineSpec
+from cli_watch import poll
 from sandbox.vm.assets import ask, digest, unshared_mb
 
 MEMORY_MB = 256
@@ -55,18 +55,12 @@ def elsewhere(spec: MachineSpec, number: int = 1) -> MachineSpec:
 
 def await_end(machine: Machine, timeout_s: float) -> None:
     """Wait for the end of its monitor."""
-    deadline = time.monotonic() + timeout_s
-    while machine.alive():
-        assert time.monotonic() < deadline, "the monitor still runs"
-        time.sleep(0.01)
+    poll(lambda: not machine.alive(), "the end of the monitor", timeout_s)
 
 
 def await_console(machine: Machine, text: str, timeout_s: float = 20.0) -> None:
     """Wait until the last lines of the console have this text."""
-    deadline = time.monotonic() + timeout_s
-    while text not in machine.console(3):
-        assert time.monotonic() < deadline, machine.console(30)
-        time.sleep(0.02)
+    poll(lambda: text in machine.console(3), f"{text!r} on the console", timeout_s)
 
 
 class MachineSuite:

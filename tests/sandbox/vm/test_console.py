@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +24,9 @@ def _write(fd: int, data: bytes, deadline_s: float = 10.0) -> None:
     """All of it, waiting where the pipe is full."""
     deadline = time.monotonic() + deadline_s
     while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        _, ready, _ = select.select([], [fd], [], max(0, deadline - time.monotonic()))
+        assert ready, "nobody reads"
+        data = data[os.write(fd, data[: select.PIPE_BUF]) :]
 
 
 def _end(console: Console, fd: int) -> None:

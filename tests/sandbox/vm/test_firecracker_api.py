@@ -153,7 +153,7 @@ def test_an_old_one_is_refused(spawn: Spawn, tmp_path: Path) -> None:
     old = tmp_path / "firecracker"
     old.write_text("#!/bin/sh\necho Firecracker v1.7.0\n")
     old.chmod(0o755)
-    with pytest.raises(RuntimeUnavailable, match=r"expected Firecracker 1\.12 or newer, .* is 1\.7\.0"):
+    with pytest.raises(RuntimeUnavailable, match=r"expected version 1\.12 or newer, .* is 1\.7\.0"):
         FirecrackerHypervisor(spawn, binary=str(old))
 
 

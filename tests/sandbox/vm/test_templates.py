@@ -12,7 +12,8 @@ import pytest
 
 from agentenv.errors import ResourceLimit
 from agentenv.sandbox.runtimes._vm import templates
-from agentenv.sandbox.runtimes._vm.templates import Templates, copy_sparsely
+from agentenv.sandbox.runtimes._vm.files import copy_sparsely
+from agentenv.sandbox.runtimes._vm.templates import Templates
 
 
 def test_the_same_parts_are_made_once(tmp_path: Path) -> None:
@@ -20,12 +21,20 @@ def test_the_same_parts_are_made_once(tmp_path: Path) -> None:
 
     def make(place: Path) -> None:
         made.append(place)
-        time.sleep(0.05)
+        everybody.wait(timeout=20)  # until all others are about to ask
         (place / "memory").write_bytes(b"x")
+
+    def ask() -> None:
+        if asked.acquire(blocking=False):
+            found.append(kept.get(["a", "b"], make))
+        else:
+            everybody.wait(timeout=20)
+            found.append(kept.get(["a", "b"], make))
 
     kept = Templates(tmp_path / "t")
     found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(kept.get(["a", "b"], make))) for _ in range(4)]
+    everybody, asked = threading.Barrier(4), threading.Lock()
+    threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -33,7 +42,7 @@ def test_the_same_parts_are_made_once(tmp_path: Path) -> None:
     assert len(made) == 1
     assert len(set(found)) == 1
     assert (found[0] / "memory").read_bytes() == b"x"
-    assert kept.get(["ab"], make) != found[0]
+    assert kept.get(["ab"], _fill) != found[0]
 
 
 def test_a_failure_leaves_nothing_and_a_full_disk_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ an "event".
     show       mount a drive and show directories of it
     start      make a cell
     attach     give it slots and bells
-    look       what this machine uses and has left
     settle     write out what is not yet on the disks
     part       wait for another host: this machine is about to be made a snapshot of
 """
@@ -20,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import signal
 import struct
 import sys
@@ -32,7 +30,7 @@ from agentenv.guest.agent.limits import oom_kills
 from agentenv.guest.agent.personal import identify, show_directories
 from agentenv.guest.agent.ports import Port, open_port
 from agentenv.guest.agent.tenants import Tenant
-from agentenv.guest.agent.zygotes import USER, Zygote, find_python, start_bare, start_python
+from agentenv.guest.agent.zygotes import Zygote, find_python, start_bare, start_python
 from agentenv.guest.control import MAX_MESSAGE
 from agentenv.guest.link import Link
 from agentenv.guest.pumping import READ, Loop
@@ -120,7 +118,6 @@ class Agent:
             "show": lambda request, _number: show_directories(request["device"], request["kind"], request["places"]),
             "start": self._start,
             "attach": self._attach,
-            "look": lambda _request, _number: look(),
             "settle": lambda _request, _number: os.sync(),
             "part": self._part,
         }
@@ -138,8 +135,6 @@ class Agent:
             self._link.put(RPC, _LENGTH.pack(len(body)) + body)
 
     def _warm(self, request: dict[str, Any], number: int) -> Any:
-        user = request["user"] or USER
-
         def tell(zygote: Zygote) -> None:
             if zygote.ended:
                 self._tell({"id": number, "error": f"the zygote ended: {zygote.tail().strip() or 'without a word'}"})
@@ -147,9 +142,9 @@ class Agent:
                 self._tell({"id": number, "value": zygote.ready})
 
         if request["command"]:
-            self._bare = Zygote(self._loop, start_bare(user), tell)
+            self._bare = Zygote(self._loop, start_bare(), tell)
             return _LATER
-        python = find_python(request["python"])
+        python = find_python()
         if python is None:
             raise FileNotFoundError("the image has no python3; environments need one with numpy and gymnasium")
         config = {
@@ -159,7 +154,7 @@ class Agent:
             "isolated": True,
             "variables": request["variables"],
         }
-        self._python = Zygote(self._loop, start_python(python, config, user), tell)
+        self._python = Zygote(self._loop, start_python(python, config), tell)
         return _LATER
 
     def _start(self, request: dict[str, Any], _number: int) -> None:
@@ -203,31 +198,9 @@ class Agent:
 _LATER = object()
 
 
-def look() -> dict[str, Any]:
-    """What this machine is and has left, in bytes and seconds."""
-    memory = {}
-    with open("/proc/meminfo", encoding="ascii") as stream:
-        for line in stream:
-            name, value = line.split(":")
-            memory[name] = int(value.split()[0]) * 1024
-    disk = os.statvfs("/")
-    return {
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "uptime_s": time.clock_gettime(time.CLOCK_BOOTTIME),
-        "time_s": time.time(),
-        "load": os.getloadavg()[0],
-        "memory_total_bytes": memory["MemTotal"],
-        "memory_available_bytes": memory["MemAvailable"],
-        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
-        "oom_kills": oom_kills(),
-        "processes": sum(name.isdigit() for name in os.listdir("/proc")),
-    }
-
-
 def main() -> None:
     """Be the first process of a machine."""
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is a text file
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
         stream.write("-1000")
     # Memory is counted when it is used, by the control group, as on hosts.

@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from agentenv.guest.control import receive_message, send_message
 from agentenv.guest.pumping import READ, Loop
 
-USER = 1000
+_USER = 1000
+_PLACES = ("/usr/local/bin", "/usr/bin", "/bin")
 _TAIL_BYTES = 4096
 _BOOTSTRAP = """
 import sys, json
@@ -89,11 +90,11 @@ class Zygote:
         self._on_ready(self)
 
 
-def start_python(python: str, config: dict[str, Any], user: int) -> Callable[[socket.socket], None]:
+def start_python(python: str, config: dict[str, Any]) -> Callable[[socket.socket], None]:
     """A zygote run by an interpreter of the image."""
 
     def start(control: socket.socket) -> None:
-        _become(user)
+        _become_nobody_special()
         control.set_inheritable(True)
         config["fd"] = control.fileno()
         os.execve(python, [python, "-s", "-P", "-c", _BOOTSTRAP, json.dumps(config)], config["variables"])
@@ -101,11 +102,11 @@ def start_python(python: str, config: dict[str, Any], user: int) -> Callable[[so
     return start
 
 
-def start_bare(user: int) -> Callable[[socket.socket], None]:
+def start_bare() -> Callable[[socket.socket], None]:
     """A zygote for commands: this very process, forked."""
 
     def start(control: socket.socket) -> None:
-        _become(user)
+        _become_nobody_special()
         from agentenv.guest.zygote import main
 
         main({"fd": control.detach(), "isolated": True, "preload": [], "bare": True})
@@ -113,11 +114,9 @@ def start_bare(user: int) -> Callable[[socket.socket], None]:
     return start
 
 
-def find_python(wanted: str | None, places: Sequence[str] = ("/usr/local/bin", "/usr/bin", "/bin")) -> str | None:
+def find_python() -> str | None:
     """The image's interpreter."""
-    if wanted is not None:
-        return wanted
-    return next((path for place in places if os.access(path := f"{place}/python3", os.X_OK)), None)
+    return next((path for place in _PLACES if os.access(path := f"{place}/python3", os.X_OK)), None)
 
 
 def _begin(stderr: int, control: int) -> None:
@@ -136,7 +135,7 @@ def _begin(stderr: int, control: int) -> None:
         stream.write("0")
 
 
-def _become(user: int) -> None:
+def _become_nobody_special() -> None:
     os.setgroups([])
-    os.setgid(user)
-    os.setuid(user)
+    os.setgid(_USER)
+    os.setuid(_USER)

@@ -9,7 +9,7 @@ import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from agentenv.errors import Cause, CauseKind, RuntimeUnavailable
 from agentenv.guest.control import ControlClosed, send_message
@@ -62,9 +62,7 @@ class Household:
 
 
 class Tenant:
-    """What every kind of sandbox in a cell does alike; see ``agentenv.sandbox.contract.Sandbox``."""
-
-    no_copies = ""
+    """What every kind of sandbox in a cell does alike; see ``agentenv.sandbox.contract.Sandbox`` and ``Copying``."""
 
     def __init__(self, spec: SandboxSpec, house: Household) -> None:
         """Make the control socket.
@@ -88,6 +86,11 @@ class Tenant:
     def log_id(self) -> str:
         """Under which its output is kept."""
         return self._house.log_id
+
+    @property
+    def copying(self) -> Self:
+        """By itself."""
+        return self
 
     @property
     def pidfd(self) -> int:

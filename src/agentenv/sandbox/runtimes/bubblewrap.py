@@ -45,7 +45,7 @@ class BubblewrapRuntime:
         if sys.platform != "linux":
             raise RuntimeUnavailable("bubblewrap needs Linux", 'use runtime = "process", or a Linux virtual machine')
         self._options = options
-        self._binary = _bwrap.find_binary(options.binary)
+        self._binary = _bwrap.find_binary(options.settings.get("binary"))
         self._view = plan_view(
             options.paths,
             directories=[path for path in options.paths if os.path.isdir(path)],
@@ -64,7 +64,7 @@ class BubblewrapRuntime:
         # Environments that die together are brought back by several threads at once.
         self._lock = threading.Lock()
         self._zygote: ZygoteProcess | None = None
-        if options.nested != "never":
+        if options.settings.get("nested") != "never":
             self._zygote = self._start(options.preload)
 
     def create(

@@ -269,7 +269,7 @@ LIES: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "dribble_promise": _dribble_promise,
     "info_of_1_gb": _info(lambda: bytes(1 << 30)), "info_of_80_mb": _info(lambda: bytes(80 << 20)),
     "info_nested": _info(_nested), "info_of_many_keys": lambda env: {str(i): i for i in range(1_000_000)},
-    "info_with_odd_keys": lambda env: {1: 2, (3, 4): 5},  # type: ignore[dict-item]
+    "info_with_odd_keys": lambda env: {1: 2, (3, 4): 5},  # type: ignore[dict-item]  # wrong on purpose
     "info_with_masks": lambda env: {"a": 1, "_a": "x", "_b": 2, "final_info": 3, "final_obs": 4},
     "info_of_huge_number": _info(lambda: 10**6000), "info_of_nan": _info(lambda: float("nan")),
     "info_of_surrogates": _info(lambda: "\ud800"), "info_of_objects": _info(lambda: threading.Lock()),

@@ -7,12 +7,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
+import re
 import shutil
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
+from agentenv.disk import sync
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.machine import MachineSpec
 
@@ -23,6 +28,8 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # linux/falloc.h
 _PARTIAL = ".partial"
 DESCRIPTION = "machine.json"
 """The file of a snapshot that says what the others are; without it they are none."""
+_FICLONE = 0x40049409  # linux/fs.h
+_PT_NOTE = 4
 _XEN_PHYS32_ENTRY = 18  # Xen's public/elfnote.h; where a PVH kernel is entered
 _NOTE_BYTES = 1 << 16
 
@@ -97,23 +104,33 @@ def check_kernel(path: Path) -> None:
                 raise RuntimeUnavailable(
                     f"kernel {path}: expected an ELF image for x86-64, it begins with {head[:4]!r}", remedy
                 )
-            table, width, count = (
-                struct.unpack_from("<Q", head, 32)[0],
-                *struct.unpack_from("<HH", head, 54),
-            )
-            file.seek(table)
-            headers = file.read(width * count)
-            for at in range(0, len(headers) - 55, width):
-                kind, _flags, offset, _virtual, _physical, size = struct.unpack_from("<IIQQQQ", headers, at)
-                if kind == 4:  # PT_NOTE
-                    file.seek(offset)
-                    if _has_entry(file.read(min(size, _NOTE_BYTES))):
-                        return
+            if has_pvh_entry(file):
+                return
     except (OSError, struct.error) as error:
         raise RuntimeUnavailable(f"kernel {path}: expected a readable kernel image: {error}", remedy) from error
     raise RuntimeUnavailable(
         f"kernel {path}: it has no PVH entry", "build it with CONFIG_PVH=y, or use a distribution's kernel"
     )
+
+
+def has_pvh_entry(file: BinaryIO) -> bool:
+    """Whether an ELF image for 64 bits has a note that tells where a PVH kernel is entered.
+
+    Raises:
+        struct.error: It is cut short.
+    """
+    file.seek(0)
+    head = file.read(64)
+    (table,), (width, count) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<HH", head, 54)
+    file.seek(table)
+    headers = file.read(width * count)
+    for at in range(0, len(headers) - 55, max(1, width)):
+        kind, _flags, offset, _virtual, _physical, size = struct.unpack_from("<IIQQQQ", headers, at)
+        if kind == _PT_NOTE:
+            file.seek(offset)
+            if _has_entry(file.read(min(size, _NOTE_BYTES))):
+                return True
+    return False
 
 
 def _has_entry(notes: bytes) -> bool:
@@ -124,6 +141,48 @@ def _has_entry(notes: bytes) -> bool:
             return True
         at += 12 + (name_bytes + 3 & ~3) + (data_bytes + 3 & ~3)
     return False
+
+
+def read_version(binary: str, what: str, pattern: str, oldest: tuple[int, int], remedy: str) -> str:
+    """The version of a monitor.
+
+    Args:
+        binary: The program, which is asked with ``--version``.
+        what: Its name, for messages.
+        pattern: Finds the version in what it says, as a group that begins with two numbers.
+        oldest: Which is good enough.
+        remedy: How to get another one.
+
+    Raises:
+        RuntimeUnavailable: It does not tell, or is too old.
+    """
+    try:
+        done = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeUnavailable(f"{what}: {binary} --version: {error}", remedy) from error
+    found = re.search(pattern, done.stdout)
+    if found is None:
+        said = (done.stdout + done.stderr).strip()[:200]
+        raise RuntimeUnavailable(
+            f"{what}: expected {binary} --version to tell a version of {what}, it said {said!r}", remedy
+        )
+    version = found[1]
+    major, minor = version.split(".")[:2]
+    if (int(major), int(re.match(r"\d+", minor)[0])) < oldest:  # type: ignore[index]  # the pattern has digits there
+        least = ".".join(map(str, oldest))
+        raise RuntimeUnavailable(f"{what}: expected version {least} or newer, {binary} is {version}", remedy)
+    return version
+
+
+def copy_sparsely(source: Path, target: Path) -> None:
+    """Copy a file, leaving out what is empty; shares its blocks where the file system can."""
+    with open(source, "rb", buffering=0) as reader, open(target, "wb", buffering=0) as writer:
+        try:
+            fcntl.ioctl(writer, _FICLONE, reader.fileno())
+        except OSError:
+            copy_memory(reader.fileno(), writer.fileno())
 
 
 def copy_memory(source: int, target: int) -> None:
@@ -216,12 +275,3 @@ def written_whole(directory: Path) -> Iterator[Path]:
         for path in moved:
             path.unlink(missing_ok=True)
         raise
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or directory is on the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -25,11 +25,12 @@ from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSp
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._birth import settings_for
 from agentenv.sandbox.runtimes._cgroup import open_run
+from agentenv.sandbox.runtimes._vm.files import copy_sparsely
 from agentenv.sandbox.runtimes._vm.homes import make_homes
 from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, MachineSpec, Spawn
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
 from agentenv.sandbox.runtimes._vm.sandbox import VmSandbox
-from agentenv.sandbox.runtimes._vm.templates import SCRATCH, Templates, copy_sparsely
+from agentenv.sandbox.runtimes._vm.templates import SCRATCH, Templates
 from agentenv.sandbox.runtimes._zygote import zygote_variables
 
 logger = logging.getLogger("agentenv.sandbox")
@@ -218,8 +219,6 @@ class VmRuntime:
     def _warming(self, files: MachineFiles, command: bool) -> dict[str, Any]:
         return {
             "command": command,
-            "python": files.python,
-            "user": files.user,
             "path": [shown for _, shown in files.places],
             "preload": list(self._options.preload),
             "variables": {**dict(files.variables), **zygote_variables(), "PATH": _PATH},

@@ -22,12 +22,11 @@ from agentenv.errors import (
     ProtocolError,
     ResourceLimit,
     SandboxDied,
-    SnapshotError,
     StepTimeout,
 )
 from agentenv.guest.control import ControlClosed, receive_message
 from agentenv.sandbox.cause import classify
-from agentenv.sandbox.contract import Order, Output, ParkedCopy, Sandbox, SandboxSpec, Usage
+from agentenv.sandbox.contract import Output, SandboxSpec, Usage
 from agentenv.sandbox.runtimes._cgroup import Cgroup
 from agentenv.sandbox.runtimes._introduction import read_introductions
 from agentenv.sandbox.runtimes._report import Report
@@ -49,7 +48,7 @@ _PANIC = re.compile(r"Kernel panic - not syncing: (.*)")
 class VmSandbox:
     """See ``agentenv.sandbox.contract.Sandbox``."""
 
-    no_copies = "this runtime does not copy processes inside its machines"
+    copying = None
 
     def __init__(
         self, spec: SandboxSpec, output: Output, relay: RelayProcess, number: int, home: Path, cgroup: Cgroup | None
@@ -221,34 +220,6 @@ class VmSandbox:
             return read_usage([self.pid] if self._cgroup is None else self._cgroup.stats())
         except ClosedError:  # destroyed by another thread meanwhile
             return None
-
-    def order_park(self) -> ParkedCopy:
-        """Not here: ``no_copies``."""
-        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
-
-    def settle(self, parked: Any) -> None:
-        """Not here: ``no_copies``."""
-        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
-
-    def shelters(self, parked: Any) -> bool:
-        """Whether a parked copy lives here: none does."""
-        return False
-
-    def renew_control(self) -> None:
-        """Not here: ``no_copies``."""
-        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
-
-    def serve_from(self, parked: Any, message: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Not here: ``no_copies``."""
-        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
-
-    def branch(self, spec: SandboxSpec, order: Order) -> Sandbox:
-        """Not here: ``no_copies``."""
-        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
-
-    def order_copy(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Not here: ``no_copies``."""
-        raise SnapshotError(f"{self.spec.id}: {self.no_copies}")
 
     def destroy(self) -> None:
         """End it and free everything; see the contract."""

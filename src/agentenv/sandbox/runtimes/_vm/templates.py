@@ -80,29 +80,3 @@ class Templates:
             if left < 0 and path != newest and time.time() - used[path] > _KEPT_S and path.name[0] != ".":
                 shutil.rmtree(path, ignore_errors=True)
                 path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
-
-
-def copy_sparsely(source: Path, target: Path) -> None:
-    """Copy a file, leaving out what is only holes; shares its blocks where the file system can."""
-    with open(source, "rb") as reader, open(target, "wb") as writer:
-        size = os.fstat(reader.fileno()).st_size
-        os.ftruncate(writer.fileno(), size)
-        try:
-            fcntl.ioctl(writer.fileno(), 0x40049409, reader.fileno())  # FICLONE
-            return
-        except OSError:
-            pass
-        at = 0
-        while at < size:
-            try:
-                at = os.lseek(reader.fileno(), at, os.SEEK_DATA)
-            except OSError:  # ENXIO: nothing but a hole follows
-                return
-            end = os.lseek(reader.fileno(), at, os.SEEK_HOLE)
-            os.lseek(reader.fileno(), at, os.SEEK_SET)
-            os.lseek(writer.fileno(), at, os.SEEK_SET)
-            while at < end:
-                moved = os.sendfile(writer.fileno(), reader.fileno(), None, min(end - at, 1 << 24))
-                if moved == 0:
-                    return
-                at += moved

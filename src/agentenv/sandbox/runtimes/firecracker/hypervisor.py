@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm import accelerator as accelerators
 from agentenv.sandbox.runtimes._vm.console import Consoles
-from agentenv.sandbox.runtimes._vm.files import check_spec, find_program
+from agentenv.sandbox.runtimes._vm.files import check_spec, find_program, read_version
 from agentenv.sandbox.runtimes._vm.machine import Drive, Interface, MachineSpec, Rate, Spawn
 from agentenv.sandbox.runtimes._vm.monitor import Monitor
 from agentenv.sandbox.runtimes._vm.saved import Saved
@@ -78,7 +77,7 @@ class FirecrackerHypervisor:
         """
         self._spawn = spawn
         self._binary = find_program(binary, ("firecracker",), "Firecracker", _INSTALL)
-        self.version = _version(self._binary)
+        self.version = read_version(self._binary, "Firecracker", r"Firecracker v(\d+\.\d+\S*)", _OLDEST, _INSTALL)
         self._jail = jail
         if jail is not None and os.geteuid() != 0:
             raise RuntimeUnavailable("jailing Firecracker needs root", "be root, or leave the jail out")
@@ -226,30 +225,6 @@ def _limiter(name: str, rate: Rate) -> dict[str, Any]:
     limits = {"bandwidth": rate.bytes_per_s, "ops": rate.ops_per_s}
     buckets = {kind: {"size": value, "refill_time": 1000} for kind, value in limits.items() if value is not None}
     return {name: buckets} if buckets else {}
-
-
-def _version(binary: str) -> str:
-    """The version of a Firecracker.
-
-    Raises:
-        RuntimeUnavailable: It does not tell, or is too old.
-    """
-    try:
-        done = subprocess.run(
-            [binary, "--version"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RuntimeUnavailable(f"Firecracker: {binary} --version: {error}", _INSTALL) from error
-    found = re.search(r"Firecracker v(\d+)\.(\d+)\S*", done.stdout)
-    if found is None:
-        said = (done.stdout + done.stderr).strip()[:200]
-        raise RuntimeUnavailable(
-            f"expected {binary} --version to tell a version of Firecracker, it said {said!r}", _INSTALL
-        )
-    if (int(found[1]), int(found[2])) < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
-        raise RuntimeUnavailable(f"expected Firecracker {oldest} or newer, {binary} is {found[0][13:]}", _INSTALL)
-    return found[0].removeprefix("Firecracker v")
 
 
 def _explain(text: str) -> str:

@@ -14,4 +14,4 @@ class FirecrackerRuntime(VmRuntime):
 
     def find_hypervisor(self, spawn: Spawn) -> Hypervisor:
         """Firecracker; see the base."""
-        return FirecrackerHypervisor(spawn, binary=self._options.binary)
+        return FirecrackerHypervisor(spawn, binary=self._options.settings.get("binary"))

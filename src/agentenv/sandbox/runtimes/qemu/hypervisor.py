@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
 from pathlib import Path
 
 from agentenv.errors import AgentEnvError, RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm import accelerator as accelerators
 from agentenv.sandbox.runtimes._vm.console import Consoles
-from agentenv.sandbox.runtimes._vm.files import check_spec, find_program
+from agentenv.sandbox.runtimes._vm.files import check_spec, find_program, read_version
 from agentenv.sandbox.runtimes._vm.machine import MachineSpec, Spawn
 from agentenv.sandbox.runtimes._vm.monitor import Monitor
 from agentenv.sandbox.runtimes._vm.saved import Saved
@@ -57,7 +56,7 @@ class QemuHypervisor:
         """
         self._spawn = spawn
         self._binary = find_program(binary, (_PROGRAM,), "QEMU", _INSTALL)
-        self.version = _version(self._binary)
+        self.version = read_version(self._binary, "QEMU", r"version (\d+\.\d+\S*)", _OLDEST, _INSTALL)
         self.accelerator = accelerators.choose(accelerator)
         self._consoles = Consoles()
 
@@ -151,28 +150,6 @@ class QemuHypervisor:
             if isinstance(error, OSError | QmpError | AgentEnvError):
                 raise failure from error
             raise
-
-
-def _version(binary: str) -> str:
-    """The version of a QEMU.
-
-    Raises:
-        RuntimeUnavailable: It does not tell, or is too old.
-    """
-    try:
-        done = subprocess.run(
-            [binary, "--version"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RuntimeUnavailable(f"QEMU: {binary} --version: {error}", _INSTALL) from error
-    found = re.search(r"version (\d+)\.(\d+)\S*", done.stdout)
-    if found is None:
-        said = (done.stdout + done.stderr).strip()[:200]
-        raise RuntimeUnavailable(f"QEMU: expected {binary} --version to tell a version, it said {said!r}", _INSTALL)
-    if (int(found[1]), int(found[2])) < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
-        raise RuntimeUnavailable(f"QEMU: expected version {oldest} or newer, {binary} is {found[0][8:]}", _INSTALL)
-    return found[0].removeprefix("version ")
 
 
 def _explain(text: str) -> str:

@@ -14,5 +14,5 @@ class QemuRuntime(VmRuntime):
 
     def find_hypervisor(self, spawn: Spawn) -> Hypervisor:
         """QEMU; see the base."""
-        accelerator = self._options.settings.get("accelerator", "auto")
-        return QemuHypervisor(spawn, binary=self._options.binary, accelerator=accelerator)
+        settings = self._options.settings
+        return QemuHypervisor(spawn, binary=settings.get("binary"), accelerator=settings.get("accelerator", "auto"))
