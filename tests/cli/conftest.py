@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ class Command:
     """Runs commands in a directory; environments of tests/misbehaving.py can be imported by name."""
 
     cwd: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def argv(self, *arguments: str) -> list[str]:
         code = f"import sys; sys.path.append({str(TESTS)!r}); from agentenv.cli import main; sys.exit(main())"
         return [sys.executable, "-c", code, *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.argv(*arguments),
             cwd=self.cwd,
             stdin=subprocess.DEVNULL,
@@ -33,6 +35,15 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a test that failed half way left running, or the tests after it would find it."""
+        for process in self.started:
+            with process:  # closes its pipes, and waits
+                if process.poll() is None:
+                    process.kill()
 
     def __call__(self, *arguments: str, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -60,14 +71,18 @@ class Command:
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
+def command(tmp_path: Path) -> Iterator[Command]:
     # Root's sandboxes belong to nobody, who must be able to read the project.
     tmp_path.chmod(0o755)
-    return Command(tmp_path)
+    command = Command(tmp_path)
+    yield command
+    command.close()
 
 
 @pytest.fixture
-def private_command(tmp_path: Path) -> Command:
+def private_command(tmp_path: Path) -> Iterator[Command]:
     """In a directory that only its owner may read, as under a umask of 077."""
     tmp_path.chmod(0o700)
-    return Command(tmp_path)
+    command = Command(tmp_path)
+    yield command
+    command.close()

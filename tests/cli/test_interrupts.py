@@ -107,8 +107,8 @@ def test_a_policy_that_never_returns_does_not_stop_the_second_signal(command) ->
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     # It is heard while the policy still keeps the main thread.
-    told = [line for line in iter(process.stderr.readline, "") if line.strip() and "not enforced here" not in line][:1]
-    assert told[0] == "agentenv: SIGINT: finishing the current step; press Ctrl-C again to stop now\n"
+    told = (line for line in iter(process.stderr.readline, "") if line.strip() and "not enforced here" not in line)
+    assert next(told) == "agentenv: SIGINT: finishing the current step; press Ctrl-C again to stop now\n"
     ends = time.monotonic() + 20
     # Two signals sent at once may arrive as one.
     while process.poll() is None and time.monotonic() < ends:
