@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from agentenv.guest.link import Link
 from agentenv.guest.pumping import Loop
-from agentenv.wire.frames import CHUNK, WINDOW, Kind, frame
+from agentenv.wire.frames import CHUNK, RPC, WINDOW, Kind, frame
 
 
 class Pair:
@@ -51,6 +52,12 @@ class Pair:
     def idle(self, turns: int = 20) -> None:
         for _ in range(turns):
             self.loop.turn(0.005)
+
+
+def readable(fd: int) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 @pytest.fixture
@@ -196,3 +203,102 @@ def test_what_is_not_the_protocol_ends_it(pair: Pair, data: bytes, words: str) -
     assert not pair.links[1].open
     other.close()
     os.close(reader)
+
+
+def test_a_link_that_rested_loses_no_byte(pair: Pair) -> None:
+    """Both sides let go of their descriptor in the middle of a stream, and go on with another."""
+    data = random.Random(2).randbytes(3 << 20)
+    near, far = piped(pair)
+    got, sent = bytearray(), 0
+
+    def carried(so_much: int) -> bool:
+        nonlocal sent
+        with contextlib.suppress(BlockingIOError):
+            while sent < len(data):
+                sent += os.write(near, data[sent : sent + CHUNK])
+        with contextlib.suppress(BlockingIOError):
+            got.extend(os.read(far, CHUNK))
+        return len(got) >= so_much
+
+    for part in range(1, 6):
+        pair.until(partial(carried, part * len(data) // 6))
+        for link in pair.links:
+            link.hold()
+        pair.until(lambda: all(link.flushed for link in pair.links))
+        pair.idle()  # what is on its way arrives
+        for link in pair.links:
+            link.rest()
+            assert not link.open
+        for link, end in zip(pair.links, socket.socketpair(), strict=True):
+            link.go_on(end.detach())
+        pair.idle()
+        assert all(link.holding for link in pair.links)
+        for link in pair.links:
+            link.release()
+    pair.until(lambda: carried(len(data)))
+    assert bytes(got) == data
+    os.close(near)
+    os.close(far)
+
+
+def test_one_that_holds_carries_requests_and_nothing_else(pair: Pair) -> None:
+    near, far = piped(pair)
+    heard = bytearray()
+    pair.links[1].join(RPC, taker=heard.extend)
+    pair.links[0].hold()
+    os.write(near, b"later")
+    pair.links[0].send(Kind.STEP, body=b"later too")
+    pair.links[0].put(RPC, b"now")
+    pair.until(lambda: bool(heard))
+    pair.idle()
+    assert bytes(heard) == b"now"
+    assert pair.frames == []
+    pair.links[0].release()
+    pair.until(lambda: bool(pair.frames))
+    pair.until(lambda: readable(far))
+    assert os.read(far, 100) == b"later"
+    os.close(near)
+    os.close(far)
+
+
+def test_an_abandoned_stream_goes_to_whoever_takes_orphans(pair: Pair) -> None:
+    reader, writer = os.pipe()
+    orphans: list[int] = []
+    pair.links[0].join(3, reader=reader, on_orphan=orphans.append)
+    pair.links[0].hold()
+    pair.links[0].abandon()
+    assert orphans == [reader]
+    assert not pair.links[0].joined(3)
+    os.write(writer, b"still there")
+    assert os.read(reader, 100) == b"still there"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_the_end_of_a_reader_is_told_to_the_writer(pair: Pair) -> None:
+    """Nobody takes the bytes any more: whoever writes them gets a broken pipe."""
+    near, far = piped(pair)
+    os.close(far)
+    os.write(near, b"into the void")
+
+    def broken() -> bool:
+        try:
+            os.write(near, b"more")
+        except BrokenPipeError:
+            return True
+        return False
+
+    pair.until(broken)
+    assert not any(link.joined(3) for link in pair.links)
+    os.close(near)
+
+
+def test_a_stream_that_is_cut_ends_at_both_ends(pair: Pair) -> None:
+    near, far = piped(pair)
+    pair.links[1].cut(3)
+    pair.until(lambda: not pair.links[0].joined(3))
+    with pytest.raises(BrokenPipeError):
+        os.write(near, b"x")
+    assert os.read(far, 10) == b""
+    os.close(near)
+    os.close(far)

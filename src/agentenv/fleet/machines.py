@@ -99,6 +99,11 @@ def _find(
         project=drive,
         places=tuple(places),
         variables=tuple(sorted(image.start.env.items())),
+        user=image.start.user,
+        workdir=image.start.workdir,
+        entrypoint=image.start.entrypoint,
+        cmd=image.start.cmd,
+        image=image.name or str(image.path),
         cache=store.root / _TEMPLATES,
     )
 

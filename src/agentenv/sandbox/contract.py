@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from agentenv.errors import Cause, SandboxError
 from agentenv.sandbox.files import MachineFiles
+from agentenv.sandbox.workbench import Workbench
 
 Order = Callable[[Mapping[str, Any], Sequence[int]], None]
 """Has a copy of an environment's process made that serves with an attach message and descriptors."""
@@ -70,7 +71,7 @@ class SandboxSpec:
     Attributes:
         id: Unique in the run; names the host, the control group and the logs.
         envs: The environments to build; empty for a command.
-        command: Program and arguments to run instead of environments.
+        command: Program and arguments to run instead of environments. With neither, it only has a ``workbench``.
         variables: Environment variables, complete but for what the runtime itself adds.
         memory_mb: Limit of memory, MiB.
         vcpu_count: CPUs' worth of time; fractions allowed.
@@ -81,6 +82,7 @@ class SandboxSpec:
         out: Host directory shown as /out, writable; None for no /out.
         kernel: For machines: the kernel, as configured; None for the usual one.
         image: For machines: the root file system, as configured; None for the usual one.
+        origin: A directory that ``Workbench.snapshot`` wrote, from which it is brought back; None for a new one.
         start_timeout_s: Seconds until ``create`` gives up.
     """
 
@@ -97,6 +99,7 @@ class SandboxSpec:
     out: Path | None = None
     kernel: str | None = None
     image: str | None = None
+    origin: Path | None = None
     start_timeout_s: float = 60.0
 
 
@@ -221,6 +224,7 @@ class Sandbox(Protocol):
         log_id: The id under which its output is kept: its own, or that of the one it was forked from.
         last_usage: What it had used when ``cause`` was found; None before, and where nothing counts it.
         copying: What its processes are copied by; None where this kind of sandbox does not copy them.
+        workbench: What programs and files are reached by; None where this kind of sandbox has none.
     """
 
     spec: SandboxSpec
@@ -231,6 +235,9 @@ class Sandbox(Protocol):
 
     @property
     def copying(self) -> Copying | None: ...
+
+    @property
+    def workbench(self) -> Workbench | None: ...
 
     @property
     def pidfd(self) -> int: ...

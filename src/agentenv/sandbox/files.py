@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+ENTRYPOINT = "@entrypoint"
+"""As the first word of a command: the image's ENTRYPOINT, and its CMD where nothing follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class MachineFiles:
@@ -19,6 +22,11 @@ class MachineFiles:
         project: Image with directories of the host, or None.
         places: For each of those, its path in the image and where it is shown.
         variables: Environment variables of the image.
+        user: Whom the image says programs run as: a name or number, or "user:group"; "" for root.
+        workdir: Where the image says programs begin.
+        entrypoint: What the image says stands before every program; empty for nothing.
+        cmd: What the image runs where nothing else is asked for; empty for nothing.
+        image: What the configuration calls the root file system.
         cache: Directory in which snapshots of booted machines are kept.
     """
 
@@ -30,13 +38,21 @@ class MachineFiles:
     project: Path | None = None
     places: tuple[tuple[str, str], ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
+    user: str = ""
+    workdir: str = "/"
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    image: str = ""
     cache: Path = Path()
 
     def fingerprint(self) -> list[str]:
-        """What tells these files from others, cheaply: names, sizes and times of change."""
+        """What tells a machine booted from these from others, cheaply: names, sizes and times of change.
+
+        What is only told when a program is started, long after, does not count.
+        """
         found = []
         for path in (self.kernel, self.initramfs, self.root, self.tools, self.scratch, self.project):
             if path is not None:
                 status = path.stat()
                 found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
-        return [*found, repr(self.places), repr(self.variables)]
+        return [*found, repr(self.places), repr(self.variables), f"{self.user} {self.workdir}"]

@@ -71,7 +71,7 @@ def test_its_programs_end_with_it(relay: RelayProcess, tmp_path: Path, how: str)
     assert ends(started.pidfd)
     os.close(started.pidfd)
     with pytest.raises(RuntimeUnavailable, match="the relay to the machines is gone"):
-        relay.part(1)
+        relay.hold(1)
 
 
 def test_a_host_that_is_killed_leaves_neither_programs_nor_directories(tmp_path: Path) -> None:

@@ -10,8 +10,14 @@ an "event".
     show       mount a drive and show directories of it
     start      make a cell
     attach     give it slots and bells
+    task       run a program, or work on files (``tasks``)
+    signal     send a task a signal
+    resize     change the size of a task's terminal
+    health     how the machine is
     settle     write out what is not yet on the disks
-    part       wait for another host: this machine is about to be made a snapshot of
+    part       wait for another host: this machine is about to stand still
+    adopt      the first request of a host that takes this machine over: is it the one that parted from it?
+    wake       the time of now, and new randomness
 """
 
 from __future__ import annotations
@@ -26,9 +32,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from agentenv.guest.agent.health import look
 from agentenv.guest.agent.limits import oom_kills
-from agentenv.guest.agent.personal import identify, show_directories
+from agentenv.guest.agent.personal import identify, show_directories, wake
 from agentenv.guest.agent.ports import Port, open_port
+from agentenv.guest.agent.tasks import Tasks
 from agentenv.guest.agent.tenants import Tenant
 from agentenv.guest.agent.zygotes import Zygote, find_python, start_bare, start_python
 from agentenv.guest.control import MAX_MESSAGE
@@ -53,8 +61,10 @@ class Agent:
         self._python: Zygote | None = None
         self._bare: Zygote | None = None
         self._tenant: Tenant | None = None
+        self._tasks = Tasks(self._loop, lambda: self._link)
         self._farewell_s = 0.0
         self._parting = False
+        self._word: str | None = None
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -72,14 +82,17 @@ class Agent:
             if self._parting and (self._link is None or self._link.flushed):
                 self._parting = False
                 if self._link is not None:
-                    self._link.close()
-                    self._lose("parted")
+                    self._link.rest()
+                    self._free_port()
 
     def _welcome(self, fd: int) -> None:
-        """The host is there, perhaps another than before: nothing of what was joined to the old one means anything."""
+        """The host is there, perhaps another than before: its first request tells."""
+        self._inbox.clear()
+        if self._link is not None and self._link.holding:
+            self._link.go_on(fd)
+            return
         if self._link is not None:
             self._link.close()
-        self._inbox.clear()
         self._link = Link(self._loop, fd, max_body=_MAX_REQUEST, on_frame=self._hear, on_lost=self._lose)
         self._link.join(RPC, taker=self._take)
 
@@ -89,6 +102,9 @@ class Agent:
         if self._tenant is not None:
             self._tenant.close()
             self._tenant = None
+        self._free_port()
+
+    def _free_port(self) -> None:
         free = getattr(self._port, "free", None)
         if free is not None:
             free()
@@ -118,12 +134,24 @@ class Agent:
             "show": lambda request, _number: show_directories(request["device"], request["kind"], request["places"]),
             "start": self._start,
             "attach": self._attach,
+            "task": lambda request, _number: self._tasks.start(request),
+            "signal": lambda request, _number: self._tasks.signal(request["task"], request["signal"]),
+            "resize": lambda request, _number: self._tasks.resize(request["task"], request["rows"], request["columns"]),
+            "health": lambda _request, _number: look(len(self._tasks)),
+            "adopt": self._adopt,
+            "wake": lambda request, _number: wake(request),
             "settle": lambda _request, _number: os.sync(),
             "part": self._part,
         }
+        if self._link is not None and self._link.holding and message["op"] != "adopt" and not self._parting:
+            self._start_anew()
         try:
             value = handlers[message["op"]](message, number)
-        except (OSError, ValueError, KeyError) as error:
+        except OSError as error:
+            text = error.strerror or str(error)
+            self._tell({"id": number, "error": f"{type(error).__name__}: {text}", "errno": error.errno, "text": text})
+            return
+        except (ValueError, KeyError) as error:
             self._tell({"id": number, "error": f"{type(error).__name__}: {error}"})
             return
         if value is not _LATER:
@@ -137,14 +165,15 @@ class Agent:
     def _warm(self, request: dict[str, Any], number: int) -> Any:
         def tell(zygote: Zygote) -> None:
             if zygote.ended:
-                self._tell({"id": number, "error": f"the zygote ended: {zygote.tail().strip() or 'without a word'}"})
+                said = zygote.tail().strip() or "it ended without a word"
+                self._tell({"id": number, "error": f"the zygote ended: {said}", "text": said})
             else:
                 self._tell({"id": number, "value": zygote.ready})
 
         if request["command"]:
-            self._bare = Zygote(self._loop, start_bare(), tell)
+            self._bare = Zygote(self._loop, start_bare(request["user"]), tell)
             return _LATER
-        python = find_python()
+        python = find_python(request["variables"]["PATH"])
         if python is None:
             raise FileNotFoundError("the image has no python3; environments need one with numpy and gymnasium")
         config = {
@@ -154,7 +183,7 @@ class Agent:
             "isolated": True,
             "variables": request["variables"],
         }
-        self._python = Zygote(self._loop, start_python(python, config), tell)
+        self._python = Zygote(self._loop, start_python(python, config, request["user"]), tell)
         return _LATER
 
     def _start(self, request: dict[str, Any], _number: int) -> None:
@@ -170,10 +199,32 @@ class Agent:
             raise ValueError("attach before start")
         self._tenant.attach(request["message"], request["count"])
 
-    def _part(self, _request: dict[str, Any], number: int) -> Any:
+    def _part(self, request: dict[str, Any], number: int) -> Any:
+        if self._link is not None:
+            self._link.hold()
+        self._word = request.get("word")
         self._tell({"id": number, "value": None})
         self._parting = True
         return _LATER
+
+    def _adopt(self, request: dict[str, Any], number: int) -> Any:
+        """Whether this host is the one that parted; to any other, what was joined to streams means nothing."""
+        if self._word is None or request["word"] != self._word:
+            self._start_anew()
+            return False
+        self._word = None
+        self._tell({"id": number, "value": True})
+        if self._link is not None:
+            self._link.release()
+        return _LATER
+
+    def _start_anew(self) -> None:
+        self._word = None
+        if self._link is not None:
+            self._link.abandon()
+        if self._tenant is not None:
+            self._tenant.close()
+            self._tenant = None
 
     def _over(self) -> None:
         """The cell has ended: the rest of what it wrote goes out, then the machine may end as well."""
@@ -191,8 +242,8 @@ class Agent:
         with contextlib.suppress(BlockingIOError):
             os.read(self._children, 4096)
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._tasks.ended(*ended)
 
 
 _LATER = object()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
+from typing import Self
 
 from agentenv.guest import confine
 
 _TOP = "/sys/fs/cgroup"
-_GROUP = f"{_TOP}/cell"
+_GROUP, _TASKS = f"{_TOP}/cell", f"{_TOP}/tasks"
 _RESERVE_BYTES = 40 << 20
 """For the kernel, the agent and the zygote's own pages."""
 
@@ -25,12 +27,7 @@ def put_under(pid: int, pids: int) -> bool:
         pids: Most processes and threads.
     """
     try:
-        if not os.path.exists(f"{_TOP}/cgroup.controllers"):
-            confine.mount("cgroup2", _TOP, "cgroup2", 0)
-        _write(f"{_TOP}/cgroup.subtree_control", "+memory +pids")
-        os.makedirs(_GROUP, exist_ok=True)
-        _write(f"{_GROUP}/memory.max", str(_available_bytes() - _RESERVE_BYTES))
-        _write(f"{_GROUP}/memory.swap.max", "0")
+        _limit(_GROUP)
         _write(f"{_GROUP}/pids.max", str(pids))
         _write(f"{_GROUP}/cgroup.procs", str(pid))
     except OSError:
@@ -40,10 +37,54 @@ def put_under(pid: int, pids: int) -> bool:
 
 def oom_kills() -> int:
     """How many processes the kernel has ended for want of memory, in the group or in all of the machine."""
-    for path in (f"{_GROUP}/memory.events", "/proc/vmstat"):
-        with contextlib.suppress(OSError), open(path, encoding="ascii") as stream:
-            return next((int(line.split()[1]) for line in stream if line.startswith("oom_kill ")), 0)
-    return 0
+    return _count(f"{_GROUP}/memory.events" if os.path.exists(f"{_GROUP}/memory.events") else "/proc/vmstat")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGroup:
+    """A control group for a program and all it starts; all of them together are limited like a cell.
+
+    Attributes:
+        path: Its directory; "" where there are no control groups.
+    """
+
+    path: str
+
+    @classmethod
+    def make(cls, number: int) -> Self:
+        """Make one. What an earlier one of that number has left running keeps it."""
+        path = f"{_TASKS}/{number}"
+        try:
+            if not os.path.isdir(_TASKS):
+                _limit(_TASKS)
+                _write(f"{_TASKS}/cgroup.subtree_control", "+memory +pids")
+            os.makedirs(path, exist_ok=True)
+        except OSError:
+            return cls("")
+        return cls(path)
+
+    def enter(self) -> None:
+        """Put this process into it."""
+        if self.path:
+            with contextlib.suppress(OSError):
+                _write(f"{self.path}/cgroup.procs", "0")
+
+    def kill(self) -> bool:
+        """End everything in it; whether that was possible."""
+        if not os.path.exists(f"{self.path}/cgroup.kill"):
+            return False
+        with contextlib.suppress(OSError):
+            _write(f"{self.path}/cgroup.kill", "1")
+        return True
+
+    def oom_kills(self) -> int:
+        """How many of it were ended for want of memory."""
+        return _count(f"{self.path}/memory.events") if self.path else 0
+
+    def remove(self) -> None:
+        """Remove it, unless something is running in it."""
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path)
 
 
 def child_of(pid: int) -> int | None:
@@ -54,6 +95,26 @@ def child_of(pid: int) -> int | None:
     except OSError:
         return None
     return max(children, default=None)
+
+
+def _limit(group: str) -> None:
+    """Make a group that runs into its limit before the machine does.
+
+    Raises:
+        OSError: There are no control groups here.
+    """
+    if not os.path.exists(f"{_TOP}/cgroup.controllers"):
+        confine.mount("cgroup2", _TOP, "cgroup2", 0)
+    _write(f"{_TOP}/cgroup.subtree_control", "+memory +pids")
+    os.makedirs(group, exist_ok=True)
+    _write(f"{group}/memory.max", str(_available_bytes() - _RESERVE_BYTES))
+    _write(f"{group}/memory.swap.max", "0")
+
+
+def _count(path: str) -> int:
+    with contextlib.suppress(OSError), open(path, encoding="ascii") as stream:
+        return next((int(line.split()[1]) for line in stream if line.startswith("oom_kill ")), 0)
+    return 0
 
 
 def _available_bytes() -> int:

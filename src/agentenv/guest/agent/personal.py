@@ -23,12 +23,21 @@ def identify(request: dict[str, Any]) -> None:
     Args:
         request: "hostname", "machine_id" (32 hexadecimal digits), "entropy" (hexadecimal), "time_ns" (since 1970).
     """
-    add_entropy(bytes.fromhex(request["entropy"]))
-    time.clock_settime_ns(time.CLOCK_REALTIME, request["time_ns"])
+    wake(request)
     socket.sethostname(request["hostname"][:63])
     # A root file system that cannot be written is no reason to fail.
     with contextlib.suppress(OSError), open("/etc/machine-id", "w", encoding="ascii") as stream:
         stream.write(request["machine_id"] + "\n")
+
+
+def wake(request: dict[str, Any]) -> None:
+    """Go on after standing still: the time of now, and new randomness.
+
+    Args:
+        request: "entropy" (hexadecimal), "time_ns" (since 1970).
+    """
+    add_entropy(bytes.fromhex(request["entropy"]))
+    time.clock_settime_ns(time.CLOCK_REALTIME, request["time_ns"])
 
 
 def add_entropy(data: bytes) -> None:

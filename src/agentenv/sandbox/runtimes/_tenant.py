@@ -93,6 +93,11 @@ class Tenant:
         return self
 
     @property
+    def workbench(self) -> None:
+        """It has none."""
+        return None
+
+    @property
     def pidfd(self) -> int:
         """Becomes readable when it ends; see the contract."""
         return self._first if self._worker is None else self._worker.pidfd

@@ -43,6 +43,22 @@ def greet(stream: socket.socket, timeout_s: float) -> None:
         held = held[-len(word) :] + part
 
 
+class AgentRefusal(RuntimeUnavailable):
+    """The agent could not do what it was asked for.
+
+    Attributes:
+        code: The errno inside, where the system refused; else None.
+        text: What it said, alone.
+    """
+
+    def __init__(self, machine_id: str, message: dict[str, Any]) -> None:
+        """Of an answer of the agent; hostile data."""
+        super().__init__(f"{machine_id}: {str(message['error'])[:2000]}")
+        code, text = message.get("errno"), message.get("text")
+        self.code = code if isinstance(code, int) else None
+        self.text = str(text)[:2000]
+
+
 class Agent:
     """The host's end of the requests to one machine's agent.
 
@@ -62,7 +78,7 @@ class Agent:
         """Ask for something and wait for the answer; hostile data.
 
         Raises:
-            RuntimeUnavailable: The agent refuses; says why.
+            AgentRefusal: The agent refuses; says why.
             StepTimeout: It did not answer in time.
             SandboxDied: The machine is gone.
         """
@@ -87,7 +103,7 @@ class Agent:
                     f"{self._id}: its agent sent something that is not the protocol: {error}"
                 ) from error
         if "error" in message:
-            raise RuntimeUnavailable(f"{self._id}: {str(message['error'])[:2000]}")
+            raise AgentRefusal(self._id, message)
         return message.get("value")
 
     def events(self) -> list[dict[str, Any]]:

@@ -84,25 +84,50 @@ class RelayProcess:
             "directory": str(command.directory),
             "variables": dict(command.variables),
             "numbers": list(command.inherit),
+            "apart": command.apart,
+            "network": command.network >= 0,
         }
-        reply, fds = self._ask(request, [command.output, *command.inherit], max_fds=1)
+        network = [command.network] if command.network >= 0 else []
+        reply, fds = self._ask(request, [command.output, *command.inherit, *network], max_fds=1)
         return Started(int(reply["pid"]), fds[0])
 
     def join(self, machine: int, stream: int, rpc: int, pidfd: int) -> None:
         """Carry a machine's stream; requests to its agent come on ``rpc``. It keeps copies of the descriptors."""
         self._ask({"op": "join", "machine": machine}, [stream, rpc, pidfd])
 
-    def tie(self, machine: int, stream: int, fd: int, ways: str) -> None:
-        """Carry bytes between a descriptor and a stream: "r" what is read from it, "w" what is written to it."""
-        self._ask({"op": "tie", "machine": machine, "stream": stream, "ways": ways}, [fd])
+    def tie(self, machine: int, *ties: tuple[int, int, str]) -> None:
+        """Carry bytes between descriptors and streams.
+
+        Args:
+            machine: Which one.
+            ties: For each a stream, a descriptor, and "r" for what is read from it, "w" for what is written to it.
+        """
+        streams = [(stream, ways) for stream, _, ways in ties]
+        self._ask({"op": "tie", "machine": machine, "streams": streams}, [fd for _, fd, _ in ties])
+
+    def untie(self, machine: int, streams: Sequence[int]) -> None:
+        """Carry no more on streams, and close their descriptors there."""
+        self._ask({"op": "untie", "machine": machine, "streams": list(streams)}, ())
 
     def attach(self, machine: int, layout: dict[str, Any], count: int, fds: Sequence[int]) -> None:
         """Carry the requests and answers of slots: memory, the bell that wakes, the bell that is rung when done."""
         self._ask({"op": "attach", "machine": machine, "layout": layout, "count": count}, fds)
 
-    def part(self, machine: int) -> None:
-        """Let the machine close its stream, which otherwise ends it."""
-        self._ask({"op": "part", "machine": machine}, ())
+    def hold(self, machine: int) -> None:
+        """Carry nothing but requests, and let the machine close its stream, which otherwise ends it."""
+        self._ask({"op": "hold", "machine": machine}, ())
+
+    def rest(self, machine: int) -> None:
+        """Let go of a machine's stream that is held, and keep what is tied to it."""
+        self._ask({"op": "rest", "machine": machine}, ())
+
+    def rejoin(self, machine: int, stream: int) -> None:
+        """Carry a machine's stream again, a new one; still nothing but requests."""
+        self._ask({"op": "rejoin", "machine": machine}, [stream])
+
+    def release(self, machine: int) -> None:
+        """Carry everything again."""
+        self._ask({"op": "release", "machine": machine}, ())
 
     def leave(self, machine: int) -> None:
         """Forget a machine."""

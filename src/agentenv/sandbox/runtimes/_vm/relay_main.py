@@ -8,9 +8,13 @@ Requests come on one socket, one at a time, each with an "op" and descriptors, a
 
     spawn     start a program -> its pid, and a pidfd
     join      a stream into a machine, the host's end of requests to its agent, the monitor's pidfd
-    tie       a descriptor to a stream of a machine
+    tie       descriptors to streams of a machine
+    untie     descriptors from streams
     attach    slots and bells of a machine
-    part      the end of a machine's stream is no reason to end the machine any more
+    hold      nothing but requests, and the end of a machine's stream is no reason to end the machine any more
+    rest      let go of its stream
+    rejoin    another stream into it
+    release   everything again
     leave     forget a machine
 """
 
@@ -20,6 +24,7 @@ import contextlib
 import json
 import mmap
 import os
+import select
 import shutil
 import signal
 import socket
@@ -32,6 +37,7 @@ from agentenv.guest import confine
 from agentenv.guest.control import ControlClosed, receive_message, send_message
 from agentenv.guest.link import Link
 from agentenv.guest.pumping import READ, Loop, close_quietly
+from agentenv.sandbox.runtimes._net.namespace import enter
 from agentenv.wire.frames import CHUNK, RPC, Kind
 from agentenv.wire.replica import Replica
 from agentenv.wire.slot import SlotLayout
@@ -48,7 +54,6 @@ class _Machine:
     link: Link
     rpc: int
     pidfd: int
-    parting: bool = False
     replica: Replica | None = None
     wake: int = -1
     done: int = -1
@@ -67,8 +72,12 @@ class Relay:
             "spawn": _spawn,
             "join": self._join,
             "tie": self._tie,
+            "untie": self._untie,
             "attach": self._attach,
-            "part": self._part,
+            "hold": self._hold,
+            "rest": self._rest,
+            "rejoin": self._rejoin,
+            "release": self._release,
             "leave": self._leave,
         }
         self._loop.watch(owner.fileno(), READ, self._obey)
@@ -79,6 +88,8 @@ class Relay:
         for pid in _children():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # that all are gone; till then they could write to their homes
+            os.waitpid(-1, 0)
         shutil.rmtree(self._homes, ignore_errors=True)
 
     def _obey(self, _events: int) -> None:
@@ -111,9 +122,15 @@ class Relay:
         return {}, []
 
     def _tie(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
-        (fd,) = fds
-        link, ways = self._machines[request["machine"]].link, request["ways"]
-        link.join(request["stream"], reader=fd if "r" in ways else -1, writer=fd if "w" in ways else -1)
+        link = self._machines[request["machine"]].link
+        for (stream, ways), fd in zip(request["streams"], fds, strict=True):
+            link.join(stream, reader=fd if "r" in ways else -1, writer=fd if "w" in ways else -1)
+        return {}, []
+
+    def _untie(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        link = self._machines[request["machine"]].link
+        for stream in request["streams"]:
+            link.cut(stream)
         return {}, []
 
     def _attach(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
@@ -134,8 +151,21 @@ class Relay:
         self._loop.watch(wake, READ, ask)
         return {}, []
 
-    def _part(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
-        self._machines[request["machine"]].parting = True
+    def _hold(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        self._machines[request["machine"]].link.hold()
+        return {}, []
+
+    def _rest(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        self._machines[request["machine"]].link.rest()
+        return {}, []
+
+    def _rejoin(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        (stream,) = fds
+        self._machines[request["machine"]].link.go_on(stream)
+        return {}, []
+
+    def _release(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        self._machines[request["machine"]].link.release()
         return {}, []
 
     def _leave(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
@@ -167,7 +197,7 @@ class Relay:
     def _lose(self, number: int, why: str) -> None:
         """A machine whose stream has ended is of no use to anybody."""
         machine = self._machines.get(number)
-        if machine is not None and not machine.parting:
+        if machine is not None:
             if "protocol" in why:
                 _say(machine.rpc, {"event": "broken", "why": why})
             self._end(machine)
@@ -184,19 +214,29 @@ def _say(fd: int, message: dict[str, Any]) -> None:
 
 
 def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
-    """Start a program in a session of its own; descriptor 0 is its output, the others are kept under given numbers."""
+    """Start a program in a session of its own.
+
+    The first descriptor is its output, the last one, if asked, its network; the others are kept under given numbers.
+    """
     parent = os.getpid()
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
+    apart = request.get("apart", False)
+    pid = confine.clone(confine.CLONE_NEWPID if apart else 0)
     if pid == 0:
         try:
-            confine.die_with_parent(parent)
+            os.close(reader)
+            confine.die_with_parent(0 if apart else parent)  # seen from another namespace, the parent has no number
+            if not _has_reader(writer):
+                os._exit(1)
             os.setsid()
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(request["directory"])
-            _place(fds, [1, *request["numbers"]])
+            if request.get("network", False):
+                enter(fds[-1])
+            kept = [1, *request["numbers"]]
+            _place(fds[: len(kept)], kept)
             os.dup2(1, 2, inheritable=True)
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0, inheritable=True)
@@ -213,6 +253,13 @@ def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], lis
     if failure:
         raise OSError(failure)
     return {"pid": pid}, [os.pidfd_open(pid)]
+
+
+def _has_reader(pipe: int) -> bool:
+    """Whether somebody could still read what is written to a pipe: of a parent that has ended nobody is left to."""
+    poller = select.poll()
+    poller.register(pipe, 0)
+    return not poller.poll(0)
 
 
 def _place(fds: Sequence[int], numbers: Sequence[int]) -> None:

@@ -25,13 +25,16 @@ from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSp
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._birth import settings_for
 from agentenv.sandbox.runtimes._cgroup import open_run
+from agentenv.sandbox.runtimes._vm.agent import AgentRefusal
 from agentenv.sandbox.runtimes._vm.files import copy_sparsely
 from agentenv.sandbox.runtimes._vm.homes import make_homes
 from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, MachineSpec, Spawn
+from agentenv.sandbox.runtimes._vm.origin import read_origin
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
 from agentenv.sandbox.runtimes._vm.sandbox import VmSandbox
+from agentenv.sandbox.runtimes._vm.starting import as_image_says, shown_paths, unfit, variables_of_zygotes
 from agentenv.sandbox.runtimes._vm.templates import SCRATCH, Templates
-from agentenv.sandbox.runtimes._zygote import zygote_variables
+from agentenv.sandbox.runtimes._vm.workbench import news
 
 logger = logging.getLogger("agentenv.sandbox")
 
@@ -41,7 +44,6 @@ _MONITOR_PIDS = 256
 _WARM_S = 120.0
 _CALL_S = 30.0
 _SHOWN = "/dev/vdd"
-_ENTROPY_BYTES = 32
 
 
 class VmRuntime:
@@ -151,6 +153,13 @@ class VmRuntime:
             self._relay = RelayProcess(self._options.paths, self._homes)
 
     def _plan(self, spec: SandboxSpec) -> tuple[MachineSpec, MachineFiles, Path]:
+        if spec.origin is not None:
+            origin = read_origin(spec.origin)
+            return (
+                self._machine_of(spec.id, origin.files, origin.memory_mb, origin.vcpu_count),
+                origin.files,
+                spec.origin,
+            )
         if spec.network:
             raise RuntimeUnavailable(
                 f"{spec.id}: runtime {self.name!r} has no network in this version",
@@ -164,30 +173,27 @@ class VmRuntime:
         if self._options.find_files is None:
             raise RuntimeUnavailable(f"{spec.id}: nobody said where kernels and images are")
         files = self._options.find_files(spec)
-        drives = [Drive(str(files.root)), Drive(str(files.tools)), Drive(SCRATCH, readonly=False)]
-        if files.project is not None:
-            drives.append(Drive(str(files.project)))
-        machine = MachineSpec(
-            spec.id,
-            files.kernel,
-            files.initramfs,
-            tuple(drives),
-            spec.memory_mb,
-            max(1, ceil(spec.vcpu_count)),
-            boot_args=self._boot_args,
-        )
+        machine = self._machine_of(spec.id, files, spec.memory_mb, max(1, ceil(spec.vcpu_count)))
         hypervisor = self._hypervisor
-        command = bool(spec.command)
+        purpose = "command" if spec.command else "environments" if spec.envs else "workbench"
         parts = [
             *files.fingerprint(),
             f"{hypervisor.name} {hypervisor.version} {hypervisor.accelerator}",
-            f"{spec.memory_mb} {machine.vcpu_count} {command} {self._boot_args}",
-            "" if command else repr(self._options.preload),
+            f"{spec.memory_mb} {machine.vcpu_count} {purpose} {self._boot_args}",
+            repr(self._options.preload) if spec.envs else "",
         ]
-        template = Templates(files.cache).get(parts, partial(self._make_template, machine, files, command))
+        template = Templates(files.cache).get(parts, partial(self._make_template, machine, files, purpose))
         return machine, files, template
 
-    def _make_template(self, spec: MachineSpec, files: MachineFiles, command: bool, directory: Path) -> None:
+    def _machine_of(self, id: str, files: MachineFiles, memory_mb: int, vcpu_count: int) -> MachineSpec:
+        drives = [Drive(str(files.root)), Drive(str(files.tools)), Drive(SCRATCH, readonly=False)]
+        if files.project is not None:
+            drives.append(Drive(str(files.project)))
+        return MachineSpec(
+            id, files.kernel, files.initramfs, tuple(drives), memory_mb, vcpu_count, boot_args=self._boot_args
+        )
+
+    def _make_template(self, spec: MachineSpec, files: MachineFiles, purpose: str, directory: Path) -> None:
         logger.info("booting a machine once, to bring others back from it (%s)", self._hypervisor.accelerator)
         home = Path(tempfile.mkdtemp(dir=self._homes))
         copy_sparsely(files.scratch, home / SCRATCH)
@@ -201,7 +207,11 @@ class VmRuntime:
                 sandbox.agent.call(
                     "show", _CALL_S, device=_SHOWN, kind="ext4", places=[list(place) for place in files.places]
                 )
-            sandbox.agent.call("warm", _WARM_S, **self._warming(files, command))
+            if purpose != "workbench":
+                try:
+                    sandbox.agent.call("warm", _WARM_S, **self._warming(files, purpose == "command"))
+                except AgentRefusal as error:
+                    raise unfit(spec.id, files, purpose, error.text) from error
             sandbox.agent.call("settle", _CALL_S)
             # Whoever is brought back must not take the next host's words for the rest of this one's.
             sandbox.part()
@@ -219,9 +229,10 @@ class VmRuntime:
     def _warming(self, files: MachineFiles, command: bool) -> dict[str, Any]:
         return {
             "command": command,
-            "path": [shown for _, shown in files.places],
+            "path": shown_paths(files),
             "preload": list(self._options.preload),
-            "variables": {**dict(files.variables), **zygote_variables(), "PATH": _PATH},
+            "variables": variables_of_zygotes(files),
+            "user": files.user,
         }
 
     def _begin(
@@ -248,9 +259,14 @@ class VmRuntime:
             _CALL_S,
             hostname=spec.id,
             machine_id=uuid.uuid4().hex,
-            entropy=os.urandom(_ENTROPY_BYTES).hex(),
-            time_ns=time.time_ns(),
+            **news(),
         )
+        sandbox.equip(files)
+        if spec.envs or spec.command:
+            sandbox.start(self._settings(spec, files), nested=True)
+        return sandbox
+
+    def _settings(self, spec: SandboxSpec, files: MachineFiles) -> dict[str, Any]:
         settings = settings_for(
             spec,
             isolated=True,
@@ -258,16 +274,8 @@ class VmRuntime:
             view=self._view(spec, files),
             paths=[shown for _, shown in files.places],
         )
-        settings["variables"] = {
-            **dict(files.variables),
-            **settings["variables"],
-            "PATH": _PATH,
-            **dict(spec.variables),
-        }
-        settings["variables"].pop("VIRTUAL_ENV", None)
         settings["rlimits"].pop("memory_mb", None)  # the machine has no more
-        sandbox.start(settings, nested=True)
-        return sandbox
+        return as_image_says(settings, spec, files)
 
     def _view(self, spec: SandboxSpec, files: MachineFiles) -> dict[str, Any]:
         size = spec.disk_mb << 20
@@ -282,9 +290,6 @@ class VmRuntime:
         with self._lock:
             self._numbers += 1
             return self._numbers
-
-
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class _NoOutput:

@@ -27,6 +27,7 @@ from agentenv.errors import (
 from agentenv.guest.control import ControlClosed, receive_message
 from agentenv.sandbox.cause import classify
 from agentenv.sandbox.contract import Output, SandboxSpec, Usage
+from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._cgroup import Cgroup
 from agentenv.sandbox.runtimes._introduction import read_introductions
 from agentenv.sandbox.runtimes._report import Report
@@ -35,6 +36,7 @@ from agentenv.sandbox.runtimes._vm.agent import Agent, greet
 from agentenv.sandbox.runtimes._vm.collect import unpack
 from agentenv.sandbox.runtimes._vm.machine import Machine
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
+from agentenv.sandbox.runtimes._vm.workbench import VmWorkbench
 
 CONTROL, STDOUT, STDERR, REPORT, OUT = 1, 2, 3, 4, 5
 """The streams of a sandbox."""
@@ -68,6 +70,7 @@ class VmSandbox:
         self.last_usage: Usage | None = None
         self.home = home
         self.agent = Agent(spec.id)
+        self.workbench: VmWorkbench | None = None
         self._relay, self._number, self._output, self._cgroup = relay, number, output, cgroup
         self._machine: Machine | None = None
         self.pid = 0
@@ -108,9 +111,16 @@ class VmSandbox:
         finally:
             self.agent.theirs.close()
 
+    def equip(self, files: MachineFiles) -> None:
+        """Let it be used by hand."""
+        if self._machine is not None:
+            self.workbench = VmWorkbench(
+                self.spec, files, self._machine, self.agent, self._relay, self._number, self._gone
+            )
+
     def part(self) -> None:
         """Have the agent wait for another host, and let go of it; the machine goes on."""
-        self._relay.part(self._number)
+        self._relay.hold(self._number)
         self.agent.call("part", _CALL_S)
         self._relay.leave(self._number)
 
@@ -124,7 +134,7 @@ class VmSandbox:
             if self.spec.out is not None:
                 self._archive = self.home / "out.tar"
                 with open(self._archive, "wb") as file:
-                    self._relay.tie(self._number, OUT, file.fileno(), "w")
+                    self._relay.tie(self._number, (OUT, file.fileno(), "w"))
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ResourceLimit(error.errno, f"cannot set up sandbox {self.spec.id!r}: {error}") from error
@@ -142,8 +152,8 @@ class VmSandbox:
         )
 
     def await_ready(self, deadline: float) -> None:
-        """Wait until its environments are built; a command is ready at once."""
-        if self.spec.command:
+        """Wait until its environments are built; anything else is ready at once."""
+        if not self.spec.envs:
             return
         try:
             message, _ = receive_message(self.control, deadline=deadline)
@@ -248,13 +258,13 @@ class VmSandbox:
         reader, writer = os.pipe()
         try:
             self._output.take(self.spec.id, name, reader)
-            self._relay.tie(self._number, stream, writer, "w")
+            self._relay.tie(self._number, (stream, writer, "w"))
         finally:
             os.close(writer)
 
     def _tie(self, stream: int, end: socket.socket, ways: str) -> None:
         with end:
-            self._relay.tie(self._number, stream, end.fileno(), ways)
+            self._relay.tie(self._number, (stream, end.fileno(), ways))
 
     def _find_cause(self) -> Cause:
         stats = self._cgroup.stats() if self._cgroup is not None else None

@@ -1,0 +1,212 @@
+"""What a machine can be used for by hand; see ``agentenv.sandbox.workbench``.
+
+To stand still, a machine and its host part first: whatever was on its way has arrived, the agent waits for a host, and
+so nothing is lost whether this very machine goes on or a copy of it is brought back. Who goes on shows the word they
+parted with; a copy's host has none, and to it the streams of the original mean nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentenv.errors import RuntimeUnavailable, SandboxDied, StepTimeout
+from agentenv.sandbox.contract import SandboxSpec
+from agentenv.sandbox.files import MachineFiles
+from agentenv.sandbox.runtimes._vm.agent import Agent, AgentRefusal, greet
+from agentenv.sandbox.runtimes._vm.files import copy_sparsely
+from agentenv.sandbox.runtimes._vm.machine import Machine
+from agentenv.sandbox.runtimes._vm.origin import write_origin
+from agentenv.sandbox.runtimes._vm.relay import RelayProcess
+from agentenv.sandbox.runtimes._vm.templates import SCRATCH
+from agentenv.sandbox.workbench import Stdio, Task
+
+_CALL_S = 30.0
+_SETTLE_S = 120.0
+_CONNECT_S = 30.0
+_ENTROPY_BYTES = 32
+_FIRST_STREAM, _STREAMS_EACH, _MOST_TASKS = 16, 4, 16000
+_NAMES = ("stdin", "stdout", "stderr", "status")
+
+
+def news() -> dict[str, Any]:
+    """What a machine cannot know after standing still."""
+    return {"time_ns": time.time_ns(), "entropy": os.urandom(_ENTROPY_BYTES).hex()}
+
+
+class VmWorkbench:
+    """See ``agentenv.sandbox.workbench.Workbench``."""
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        files: MachineFiles,
+        machine: Machine,
+        agent: Agent,
+        relay: RelayProcess,
+        number: int,
+        gone: Callable[[BaseException], SandboxDied],
+    ) -> None:
+        """Use a machine whose agent answers.
+
+        Args:
+            spec: What was asked.
+            files: What it was made from.
+            machine: The machine.
+            agent: Its agent.
+            relay: Carries its bytes.
+            number: Of the machine, at the relay.
+            gone: Finds out why it is gone.
+        """
+        self._spec, self._files, self._machine = spec, files, machine
+        self._agent, self._relay, self._number, self._gone = agent, relay, number, gone
+        self._lock = threading.RLock()
+        self._word: str | None = None
+        self._tasks = 0
+
+    @property
+    def paused(self) -> bool:
+        """Whether it stands still."""
+        return self._word is not None
+
+    def start(self, task: Task, stdio: Stdio) -> int:
+        """Start a program or a piece of work; see the contract."""
+        request: dict[str, Any] = {
+            "argv": list(task.argv),
+            "work": None if task.work is None else dict(task.work),
+            "variables": {**dict(self._files.variables), **self._spec.variables, **task.variables},
+            "directory": task.directory or self._files.workdir or "/",
+            "user": task.user or self._files.user or "root",
+            "terminal": None if task.terminal is None else list(task.terminal),
+        }
+        while True:
+            with self._lock:
+                self._expect_going()
+                self._tasks += 1
+                number = self._tasks
+                first = _FIRST_STREAM + _STREAMS_EACH * (number % _MOST_TASKS)
+                streams = dict(zip(_NAMES, range(first, first + _STREAMS_EACH), strict=True))
+                try:
+                    self._tie(streams, stdio)
+                    self._agent.call("task", _CALL_S, task=number, streams=streams, **request)
+                    return number
+                except AgentRefusal as error:
+                    self._relay.untie(self._number, tuple(streams.values()))
+                    if error.code == errno.EEXIST:  # numbers begin again, and something old still runs
+                        continue
+                    if error.code is None:
+                        raise
+                    raise OSError(error.code, f"{self._spec.id}: {error.text}") from error
+                except RuntimeUnavailable as error:  # the relay is gone, and the machine with it
+                    raise self._gone(error) from error
+
+    def signal(self, number: int, signal: int) -> None:
+        """Send a signal to a task; see the contract."""
+        self._ask("signal", task=number, signal=int(signal))
+
+    def resize(self, number: int, rows: int, columns: int) -> None:
+        """Change the size of a task's terminal; see the contract."""
+        self._ask("resize", task=number, rows=rows, columns=columns)
+
+    def health(self) -> Mapping[str, Any]:
+        """What it says of itself; see the contract."""
+        found = self._ask("health")
+        return found if isinstance(found, dict) else {}
+
+    def pause(self) -> None:
+        """Have it stand still; see the contract."""
+        with self._lock:
+            if self._word is not None:
+                return
+            word = secrets.token_hex(16)
+            self._agent.call("settle", _SETTLE_S)
+            try:
+                self._relay.hold(self._number)
+                try:
+                    self._agent.call("part", _CALL_S, word=word)
+                except StepTimeout:
+                    self._relay.release(self._number)
+                    raise
+                self._relay.rest(self._number)
+                self._word = word
+                self._machine.pause()
+            except (RuntimeUnavailable, ConnectionError) as error:
+                if self._machine.alive():
+                    raise
+                raise self._gone(error) from error
+
+    def resume(self) -> None:
+        """Let it go on; see the contract."""
+        with self._lock:
+            if self._word is None:
+                return
+            try:
+                self._machine.resume()
+                with self._machine.connect(_CONNECT_S) as stream:
+                    greet(stream, _CONNECT_S)
+                    self._relay.rejoin(self._number, stream.fileno())
+                if self._agent.call("adopt", _CALL_S, word=self._word) is not True:
+                    raise RuntimeUnavailable(f"{self._spec.id}: its agent does not know who it parted from")
+                self._relay.release(self._number)
+            except (RuntimeUnavailable, ConnectionError) as error:
+                if self._machine.alive():
+                    raise
+                raise self._gone(error) from error
+            self._word = None
+            self._agent.call("wake", _CALL_S, **news())
+
+    def snapshot(self, directory: Path) -> None:
+        """Write all of it into a directory; see the contract."""
+        with self._lock:
+            goes_on = not self.paused
+            self.pause()
+            try:
+                self._machine.snapshot(directory)
+                copy_sparsely(self._machine.home / SCRATCH, directory / SCRATCH)
+                write_origin(directory, self._files, self._machine.spec, self._spec.disk_mb)
+            except BaseException:
+                _empty(directory)
+                raise
+            finally:
+                if goes_on:
+                    self.resume()
+
+    def _tie(self, streams: Mapping[str, int], stdio: Stdio) -> None:
+        with contextlib.ExitStack() as stack:
+            stdin = stdio.stdin
+            if stdin < 0:
+                stdin, writer = os.pipe2(os.O_CLOEXEC)
+                os.close(writer)
+                stack.callback(os.close, stdin)
+            ties = [
+                (streams["stdin"], stdin, "r"),
+                (streams["stdout"], stdio.stdout, "w"),
+                (streams["stderr"], stdio.stderr, "w"),
+                (streams["status"], stdio.status, "w"),
+            ]
+            self._relay.tie(self._number, *(tie for tie in ties if tie[1] >= 0))
+
+    def _ask(self, op: str, **arguments: Any) -> Any:
+        with self._lock:
+            self._expect_going()
+            return self._agent.call(op, _CALL_S, **arguments)
+
+    def _expect_going(self) -> None:
+        if self.paused:
+            raise RuntimeUnavailable(f"{self._spec.id}: it is paused", "resume it first")
+
+
+def _empty(directory: Path) -> None:
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

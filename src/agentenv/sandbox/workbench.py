@@ -1,0 +1,106 @@
+"""What a sandbox can be used for besides stepping environments: programs, files, standing still, being copied.
+
+A driver that offers this has ``Sandbox.workbench``; in all others it is None. The rules, for every driver:
+
+- A program gets descriptors of the caller's: what it writes comes out of them byte by byte, and its end is told on one
+  of its own. Nothing is read to its end by anybody in between, so that what nobody reads holds up nobody else.
+- A program that ends with another exit status than 0, or by a signal, is a result. That the sandbox is gone is none:
+  the status descriptor then ends without a word, and ``Sandbox.cause`` says why.
+- What was started goes on while nobody listens, across pauses, and in every copy that is brought back from a snapshot.
+- While it stands still (``paused``), only ``resume``, ``snapshot`` and what ends it are accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A program to run in a sandbox, or a piece of work on its files.
+
+    Attributes:
+        argv: Program and arguments; looked for on the PATH of its variables. Empty for work on files.
+        work: Instead of a program: a piece of work on files, as ``guest.agent.filework`` describes it.
+        variables: Added to those of the sandbox.
+        directory: Working directory; None for the image's own.
+        user: Name or number, or "user:group"; None for the image's own.
+        terminal: Rows and columns of a terminal to run it in; None for none. With one, what it writes to its standard
+            error comes on its standard output.
+    """
+
+    argv: tuple[str, ...] = ()
+    work: Mapping[str, Any] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    directory: str | None = None
+    user: str | None = None
+    terminal: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stdio:
+    """The descriptors of a task: pipes or sockets. Copies are kept, the caller closes its own. They become non-blocking.
+
+    Attributes:
+        stdin: A read end whose bytes the program reads; -1 for nothing to read.
+        stdout: A write end for what it writes.
+        stderr: The same for its standard error; -1 throws it away.
+        status: A write end for how it ended: one JSON object, as in ``{"exit": 0}``, ``{"signal": 9}`` or, for work on
+            files, ``{"error": {"type": "FileNotFoundError", "errno": 2, "message": "..."}}``.
+    """
+
+    stdin: int
+    stdout: int
+    stderr: int
+    status: int
+
+
+class Workbench(Protocol):
+    """A part of a sandbox. May be used by several threads.
+
+    Attributes:
+        paused: Whether it stands still.
+    """
+
+    @property
+    def paused(self) -> bool: ...
+
+    def start(self, task: Task, stdio: Stdio) -> int:
+        """Start a program or a piece of work; returns its number.
+
+        Raises:
+            OSError: There is no such program, directory or user, or it may not be run; has the errno.
+            RuntimeUnavailable: The sandbox stands still.
+            SandboxDied, StepTimeout: The sandbox is gone, or did not answer.
+        """
+
+    def signal(self, number: int, signal: int) -> None:
+        """Send a signal to a task; SIGKILL ends everything it has started as well. One that has ended is left alone."""
+
+    def resize(self, number: int, rows: int, columns: int) -> None:
+        """Change the size of a task's terminal."""
+
+    def health(self) -> Mapping[str, Any]:
+        """What the sandbox says of itself; hostile data.
+
+        "uptime_s", "load", "tasks", "memory_bytes" in use, "memory_free_bytes", "disk_free_bytes".
+        """
+
+    def pause(self) -> None:
+        """Have it stand still; what it wrote to files is on its disks before. Idempotent."""
+
+    def resume(self) -> None:
+        """Let it go on, with the time of now. Idempotent."""
+
+    def snapshot(self, directory: Path) -> None:
+        """Write all of it into an existing, empty directory, from which ``SandboxSpec.origin`` brings copies back.
+
+        It goes on, or stands still, as before.
+
+        Raises:
+            OSError: There is no room; the sandbox is as before, and the directory is empty.
+            RuntimeUnavailable: It cannot be made a snapshot of; says why.
+        """
