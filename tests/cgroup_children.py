@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,7 +63,10 @@ def is_dead(pid: int) -> bool:
 
 
 def ours() -> set[str]:
-    """Every group of ours anywhere on this machine."""
-    return {str(path) for depth in ("*", "*/*", "*/*/*", "*/*/*/*") for path in ROOT.glob(depth + "/agentenv.*")} | {
-        str(path) for path in ROOT.glob("agentenv.*")
-    }
+    """Every group of ours anywhere on this machine; others' runs come and go meanwhile."""
+    found = set()
+    for directory, names, _ in os.walk(ROOT):  # passes over what is gone when it gets there
+        found |= {f"{directory}/{name}" for name in names if name.startswith("agentenv.")}
+        if len(Path(directory).relative_to(ROOT).parts) >= 4:
+            names.clear()
+    return found

@@ -25,6 +25,7 @@ def run() -> Iterator[CgroupRun]:
         yield opened
 
 
+@pytest.mark.alone
 def test_detection_leaves_nothing_and_is_complete_or_says_why():
     before = ours()
     support = detect()

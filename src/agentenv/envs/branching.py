@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import logging
@@ -22,6 +23,7 @@ from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.moments import How
 from agentenv.sandbox.contract import ParkedCopy, Sandbox
+from agentenv.sandbox.workbench import Kept
 
 logger = logging.getLogger("agentenv.envs")
 
@@ -118,7 +120,8 @@ class Branching:
         """Copies of this environment as it is now, each a process of its own that goes on from here.
 
         They share this one's sandbox with its limits and files; closing this one leaves them alive. Where the process
-        cannot be copied (threads, child processes), each gets a sandbox of its own and the saved state instead.
+        cannot be copied (threads, child processes), each gets a sandbox of its own and the saved state instead. Of an
+        environment in a machine the whole machine is copied, and each copy is a sandbox of its own.
 
         Args:
             n: How many.
@@ -134,7 +137,7 @@ class Branching:
         self._require_observation()
         each = spread_seeds(reseed, n, self._spawns.take("fork", [self._environment] * n))
         turn = threading.Lock()
-        if n == 1:
+        if n == 1 and fleet.sandboxes[0].copying is not None:
             return [self._fork(fleet, each[0], None, turn)]
         stem = self._make_stem(fleet)
         # While one copy is made inside, the host's part of another is done.
@@ -151,25 +154,30 @@ class Branching:
             raise failed[0]  # type: ignore[misc]  # there is one: it was asked for above
         return made
 
-    def _make_stem(self, fleet: Fleet) -> ParkedCopy | None:
-        """A parked copy to make many from: it does nothing else, so that copying it again costs less."""
+    def _make_stem(self, fleet: Fleet) -> ParkedCopy | Kept | None:
+        """A parked copy to make many from, which does nothing else, so that copying it costs less; or a snapshot."""
         try:
-            return moments.take(fleet, 0, "fork").parked
+            return moments.take(fleet, 0, "fork" if fleet.sandboxes[0].copying is not None else "machine").parked
         except SnapshotError as error:
             logger.debug("%s", error)
             return None
 
-    def _fork(self, fleet: Fleet, seed: int | None, stem: ParkedCopy | None, turn: AbstractContextManager[Any]) -> Self:
+    def _fork(
+        self, fleet: Fleet, seed: int | None, stem: ParkedCopy | Kept | None, turn: AbstractContextManager[Any]
+    ) -> Self:
         sandbox_id = f"{self.env_id[:40]}.fork{next(_forked)}"
         child = type(self).__new__(type(self))
         child.action_space = copy.deepcopy(self.action_space)
         child.spec, child._first_seed = self.spec, None
         try:
-            with turn:
+            with contextlib.nullcontext() if isinstance(stem, Kept) else turn:
                 sandbox = moments.branch(fleet, sandbox_id, stem, turn)
+            with turn:
                 self._context.share()
             own = {"id": sandbox_id} if seed is None else {"id": sandbox_id, "seed": seed}
             child._open(self._environment.model_copy(update=own), self._context, sandbox, seed)
+            if seed is not None and isinstance(stem, Kept):
+                moments.reseed(child._fleet, 0, seed)
         except SnapshotError as error:
             logger.info("%s", error)
             with turn:

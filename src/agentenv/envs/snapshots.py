@@ -28,6 +28,7 @@ from agentenv.wire.values import decode, encode
 _MAGIC = b"agentenv-snapshot-1\n"
 _LARGEST = 1 << 31
 _CRC_BYTES = 4
+_WHAT = {"fork": "a process", "machine": "a machine"}
 _FIRST_SPAWN = 1 << 30
 """Seeds of copies are drawn from here on, apart from those of episodes."""
 
@@ -39,7 +40,8 @@ class Snapshot:
     Attributes:
         env_id: Whose.
         how: How it is kept. "state": by the environment's own get_state; "pickle": by its attributes; "fork": as a
-            process in its sandbox, which ends with it; "replay": as everything that was done since it was built.
+            process in its sandbox, which ends with it; "machine": as a snapshot of its machine, which ends with the
+            run; "replay": as everything that was done since it was built.
         reasons: Why better ways were not possible.
         observation: The last observation handed out before it, of the space's dtype and shape.
         ended: Whether the episode was over.
@@ -55,7 +57,7 @@ class Snapshot:
     moment: Moment
 
     def __repr__(self) -> str:
-        size = "a process" if self.how == "fork" else counted(self._size, "byte")
+        size = _WHAT.get(self.how) or counted(self._size, "byte")
         return f"<Snapshot of {self.env_id}: how={self.how!r}, ended={self.ended}, {size}>"
 
     @property
@@ -67,17 +69,17 @@ class Snapshot:
         """Write it to a file, which replaces an older one as a whole.
 
         Raises:
-            SnapshotError: It is a forked process, which no file can hold.
+            SnapshotError: It is a forked process or a machine, which no file can hold.
             ResourceLimit: The disk is full; an older file is kept.
             OSError: It cannot be written for another reason; ``filename`` is the path as it was given.
         """
         path = _writable(path)
         moment = self.moment
-        if moment.how == "fork":
+        if moment.how in _WHAT:
             why = f" ({self.reasons[0]})" if self.reasons else ""
             raise SnapshotError(
-                f"{self.env_id}: this snapshot is a process, and cannot be saved; its state could not be had as bytes"
-                f'{why}. Take it with how="replay" to save what was done instead'
+                f"{self.env_id}: this snapshot is {_WHAT[moment.how]}, and cannot be saved; its state could not be had as"
+                f' bytes{why}. Take it with how="replay" to save what was done instead'
             )
         past = None
         if moment.past is not None:
@@ -96,7 +98,7 @@ class Snapshot:
         write_atomic(path, _MAGIC + content + zlib.crc32(content).to_bytes(_CRC_BYTES, "little"))
 
     def close(self) -> None:
-        """End the forked process, where it is one. Idempotent."""
+        """End the forked process, or remove the machine, where it is one. Idempotent."""
         if self.moment.parked is not None:
             self.moment.parked.drop()
 

@@ -1,6 +1,7 @@
 """What environments can be brought back from: the rungs of the ladder, and the saving of states.
 
-    copy     a fork of the environment's process, parked in its sandbox: quick, exact, dies with the sandbox
+    copy     a fork of the environment's process, parked in its sandbox: quick, exact, dies with the sandbox; where
+             processes are not copied but whole sandboxes are, a snapshot of that, which does not
     state    bytes that were made, and are read, only inside sandboxes: by the environment's own methods, or pickled
     birth    nothing but the description: build it again and repeat everything since
 
@@ -20,9 +21,10 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import SandboxError
+from agentenv.errors import RuntimeUnavailable, SandboxError
 from agentenv.fleet.cadence import Cadence
 from agentenv.sandbox.contract import ParkedCopy
+from agentenv.sandbox.workbench import Kept, Workbench
 from agentenv.wire.slot import Op
 from agentenv.wire.values import encode
 
@@ -57,10 +59,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A parked copy of one sandbox's process, and where in the journal it was made."""
+    """A parked copy of one sandbox's process, or a snapshot of all of it, and where in the journal it was made."""
 
     position: int
-    parked: ParkedCopy
+    parked: ParkedCopy | Kept
 
 
 class Bases:
@@ -255,9 +257,12 @@ class Bases:
         ordered: dict[int, ParkedCopy] = {}
         losses: dict[int, PeerLost] = {}
         for number in numbers:
-            copying = fleet.sandboxes[number].copying
+            copying, workbench = fleet.sandboxes[number].copying, fleet.sandboxes[number].workbench
             if copying is None:
-                self._note_uncopied(number, fleet.context.no_copies)
+                if workbench is None:
+                    self._note_uncopied(number, fleet.context.no_copies)
+                elif number in self.unfit:
+                    losses |= self._keep_whole(number, workbench)
                 continue
             try:
                 ordered[number] = copying.order_park()
@@ -288,6 +293,18 @@ class Bases:
             if number not in losses:
                 self._note_uncopied(number, reason)
         return losses
+
+    def _keep_whole(self, number: int, workbench: Workbench) -> dict[int, PeerLost]:
+        try:
+            kept = workbench.keep()
+        except SandboxError:
+            return {number: PeerLost(number)}
+        except (OSError, RuntimeUnavailable) as error:
+            self._note_uncopied(number, str(error))
+            return {}
+        self.drop_copy(number)
+        self.copies[number] = Copy(self._fleet.journal.position, kept)
+        return {}
 
     def _note_uncopied(self, number: int, reason: str) -> None:
         if number not in self._uncopied:

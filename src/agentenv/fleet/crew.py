@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
-from numpy.typing import NDArray
 
 from agentenv.channel.contract import PeerLost
 from agentenv.channel.shm import ShmChannel
@@ -39,8 +38,9 @@ from agentenv.fleet.introduction import Introduction, read_introduction
 from agentenv.fleet.reported import readable
 from agentenv.sandbox.cause import classify_exception
 from agentenv.sandbox.contract import Copying, ParkedCopy, Sandbox, SandboxSpec, Usage
+from agentenv.sandbox.workbench import Kept
 from agentenv.wire.batch import BatchView
-from agentenv.wire.layout import Reader, Writer, plan
+from agentenv.wire.layout import Writer, plan
 from agentenv.wire.slot import Op, plan_slot
 from agentenv.wire.spaces import first_difference
 from agentenv.wire.spin import SPIN_US
@@ -124,8 +124,12 @@ class Crew:
         """Positions of environments whose sandbox is gone."""
         return [i for g, group in enumerate(self.groups) for i in group if not self.sandboxes[g].alive()]
 
-    def replace(self, numbers: Sequence[int]) -> dict[int, SandboxError]:
+    def replace(self, numbers: Sequence[int], origin: Kept | None = None) -> dict[int, SandboxError]:
         """Start new sandboxes in place of these, all at once.
+
+        Args:
+            numbers: Which.
+            origin: What they are brought back from, with their environments; None builds those anew.
 
         Returns:
             For each that could not be started, why.
@@ -140,7 +144,8 @@ class Crew:
             old.destroy()
             # Forks may live on in the old one, which then keeps its name.
             new_id = f"{old.spec.id[:40]}.anew{next(_anew)}"
-            specs.append(old.spec if old.destroyed else replace(old.spec, id=new_id))
+            directory = None if origin is None else origin.directory
+            specs.append(replace(old.spec, id=old.spec.id if old.destroyed else new_id, origin=directory))
         failures: dict[str, SandboxError] = {}
         made = {sandbox.spec.id: sandbox for sandbox in self._create(specs, failures)}
         failed: dict[int, SandboxError] = {}
@@ -164,12 +169,21 @@ class Crew:
                 raise
         return failed
 
-    def resume_from(self, number: int, parked: ParkedCopy, reseed: int | None = None) -> None:
-        """Have a parked copy copied in place of the process of a sandbox that lives on.
+    def resume_from(self, number: int, parked: ParkedCopy | Kept, reseed: int | None = None) -> None:
+        """Have a parked copy copied in place of the process of a sandbox that lives on, or a kept one brought back.
+
+        Args:
+            number: Of the sandbox.
+            parked: What was kept. New random streams are not given to what was kept whole.
+            reseed: Seed of new random streams; None goes on with the copy's.
 
         Raises:
-            RuntimeUnavailable, OSError: The copy is gone.
+            RuntimeUnavailable, SandboxError, OSError: The copy is gone.
         """
+        if isinstance(parked, Kept):
+            if number in (failed := self.replace([number], parked)):
+                raise failed[number]
+            return
         sandbox, copying = self.sandboxes[number], self.copying(number)
         self.context.watch.remove(sandbox)
         copying.renew_control()
@@ -192,13 +206,6 @@ class Crew:
         first = index * self.slot.size + self.slot.observation
         area = self.channel.arena.bytes[first : first + self.observation_layout.nbytes]
         return Writer(self.observation_layout, area).write(observation)
-
-    def read_action(self, data: NDArray[np.uint8]) -> Any:
-        """The fixed part of an action as plain data, for a person to read."""
-        layout = plan(self.single_action_space)
-        if layout.variable:
-            return data.tobytes().hex()
-        return _plain(Reader(layout, data).read(()))
 
     def attach_message(self, reseed: int | None = None) -> Mapping[str, Any]:
         """What the other side must know to serve."""
@@ -388,11 +395,3 @@ def _wait_for_end(pidfd: int, ends: float) -> None:
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     poller.poll(max(0, int((ends - time.monotonic()) * 1000)))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

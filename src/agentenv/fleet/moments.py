@@ -1,7 +1,8 @@
 """A moment in the life of an environment, to which it or another can be brought: what snapshots are made of.
 
 A moment is kept in the best way there is, see ``How``. What is saved as bytes is made and read inside sandboxes only. A
-moment that is a forked process lives in the sandbox it was taken in and can be used there alone.
+moment that is a forked process lives in the sandbox it was taken in and can be used there alone; one that is a snapshot
+of a whole machine lives as long as the run.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from agentenv.fleet.bases import State, copy_refusal
 from agentenv.fleet.journal import Past
 from agentenv.fleet.repetition import difference
 from agentenv.sandbox.contract import ParkedCopy, Sandbox
+from agentenv.sandbox.workbench import Kept
 from agentenv.wire.slot import Op
 from agentenv.wire.values import encode
 
 if TYPE_CHECKING:
     from agentenv.fleet.fleet import Fleet
 
-How = Literal["state", "pickle", "fork", "replay"]
-"""By the environment's own methods; by its attributes, pickled; as a forked process; by doing all again."""
+How = Literal["state", "pickle", "fork", "machine", "replay"]
+"""By the environment's own methods; by its attributes, pickled; as a forked process; as a snapshot of the whole
+machine; by doing all again."""
 
 _ATTEMPTS = 3
 
@@ -36,7 +39,7 @@ class Moment:
     Attributes:
         how: How it is kept.
         data: The state as bytes, for "state" and "pickle".
-        parked: The forked process, for "fork".
+        parked: The forked process, for "fork"; the snapshot, for "machine".
         past: What to do again, for "replay".
         seed: Of the global generators when it was built, for "replay".
         reasons: Why each better way was not possible.
@@ -44,7 +47,7 @@ class Moment:
 
     how: How
     data: bytes = b""
-    parked: ParkedCopy | None = None
+    parked: ParkedCopy | Kept | None = None
     past: Past | None = None
     seed: int | None = None
     reasons: tuple[str, ...] = ()
@@ -57,7 +60,7 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
         fleet: The environments.
         index: Which.
         how: The way to keep it; None takes the best that works.
-        portable: Not as a forked process, which is of use in its own sandbox only.
+        portable: Not as a forked process or machine, which are of use in their own run only.
 
     Raises:
         SnapshotError: It cannot be kept, or not so; says why.
@@ -82,10 +85,17 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
                 reasons.append(reason)
             case _:
                 reasons.append("the environment offers another way")
-    if how == "fork" or (how is None and not portable):
-        parked, reason = _park(fleet, fleet.channel.group_of(index))
+    number = fleet.channel.group_of(index)
+    whole = fleet.sandboxes[number].copying is None and fleet.sandboxes[number].workbench is not None
+    if how == "fork" or (how is None and not portable and not whole):
+        parked, reason = _park(fleet, number)
         if parked is not None:
             return Moment("fork", parked=parked, reasons=tuple(reasons))
+        reasons.append(reason)
+    if how == "machine" or (how is None and not portable and whole):
+        kept, reason = _keep(fleet, number)
+        if kept is not None:
+            return Moment("machine", parked=kept, reasons=tuple(reasons))
         reasons.append(reason)
     if how in (None, "replay"):
         birth = fleet.recovery.bases.births[index]
@@ -113,31 +123,37 @@ def put(fleet: Fleet, moments: Mapping[int, Moment], reseed: Mapping[int, int] |
     _load(fleet, saved, seeds)
     for index, moment in moments.items():
         number = fleet.channel.group_of(index)
-        if moment.how in ("fork", "replay") and len(fleet.groups[number]) > 1:
+        if moment.how in ("fork", "machine", "replay") and len(fleet.groups[number]) > 1:
             raise SnapshotError(
                 f"{fleet.members[index].id}: shares its sandbox with others, which would be taken along; use"
                 " envs_per_sandbox = 1"
             )
         if moment.how == "fork":
             _resume(fleet, number, moment, seeds.get(index))
+        elif moment.how == "machine":
+            _bring_back(fleet, index, number, moment, seeds.get(index))
         elif moment.how == "replay":
             _repeat(fleet, index, number, moment, seeds.get(index))
     _settle(fleet, moments, seeds)
 
 
-def branch(fleet: Fleet, sandbox_id: str, stem: ParkedCopy | None, turn: AbstractContextManager[Any]) -> Sandbox:
-    """A sandbox that becomes a copy of the fleet's only one when it is attached.
+def branch(fleet: Fleet, sandbox_id: str, stem: ParkedCopy | Kept | None, turn: AbstractContextManager[Any]) -> Sandbox:
+    """A sandbox that becomes a copy of the fleet's only one when it is attached, or is one already.
 
     Args:
         fleet: Whose environment is copied.
         sandbox_id: The copy's.
-        stem: A parked copy to make it from; None has the environment copy itself.
+        stem: A parked copy, or a snapshot, to make it from; None has the environment copy itself.
         turn: Held while that is ordered, by whoever of several threads does.
 
     Raises:
         SnapshotError: When it is attached: the environment cannot be forked; says why.
     """
     source = fleet.sandboxes[0]
+    if isinstance(stem, Kept):
+        spec = replace(source.spec, id=sandbox_id, origin=stem.directory)
+        (sandbox,) = fleet.context.runtime.create([spec], fleet.context.output)
+        return sandbox
     copying = source.copying
     if copying is None:
         raise SnapshotError(f"{fleet.members[0].id}: cannot be forked: {fleet.context.no_copies}")
@@ -200,6 +216,43 @@ def _park(fleet: Fleet, number: int) -> tuple[ParkedCopy | None, str]:
     return None, reason
 
 
+def _keep(fleet: Fleet, number: int) -> tuple[Kept | None, str]:
+    workbench = fleet.sandboxes[number].workbench
+    if len(fleet.groups[number]) > 1:
+        return None, "it shares its sandbox with other environments"
+    if workbench is None:
+        return None, f"runtime {fleet.context.runtime_name!r} makes no snapshots of whole sandboxes"
+    try:
+        return workbench.keep(), ""
+    except (OSError, AgentEnvError) as error:
+        return None, f"its machine cannot be kept: {error}"
+
+
+def _bring_back(fleet: Fleet, index: int, number: int, moment: Moment, seed: int | None) -> None:
+    kept = moment.parked
+    if not isinstance(kept, Kept) or not kept.alive():
+        raise SnapshotError("the snapshot is a machine of a run that has ended, and went with it")
+    try:
+        fleet.resume_from(number, kept)
+    except (OSError, AgentEnvError) as error:
+        raise SnapshotError(f"{fleet.members[index].id}: its machine cannot be brought back: {error}") from error
+    fleet.renewals += 1
+    if seed is not None:
+        reseed(fleet, index, seed)
+
+
+def reseed(fleet: Fleet, index: int, seed: int) -> None:
+    """Give an environment new random streams, and leave it as it is otherwise.
+
+    Raises:
+        SnapshotError: It died over it.
+    """
+    losses = fleet.ask(Op.LOAD, [index], [encode([None, b"", seed])], fleet.members[index].reset_timeout_s)
+    if losses:
+        raise SnapshotError(f"{fleet.members[index].id}: it died when it was given new random streams")
+    fleet.value(index)
+
+
 def _load(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int]) -> None:
     members = list(moments)
     for _ in range(_ATTEMPTS):
@@ -222,7 +275,7 @@ def _load(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int])
 
 def _resume(fleet: Fleet, number: int, moment: Moment, seed: int | None) -> None:
     parked = moment.parked
-    if parked is None or not parked.alive():
+    if parked is None or isinstance(parked, Kept) or not parked.alive():
         raise SnapshotError("the snapshot is a forked process, and that has ended, perhaps with its sandbox")
     if not fleet.copying(number).shelters(parked):
         raise SnapshotError("the snapshot is a forked process in another sandbox, and can be gone back to only there")
@@ -254,6 +307,9 @@ def _repeat(fleet: Fleet, index: int, number: int, moment: Moment, seed: int | N
     if wrong:
         raise SnapshotError(f"{member.id}: doing again what led to the snapshot does not lead there: {wrong}")
     if seed is None:
+        return
+    if fleet.sandboxes[number].copying is None:
+        reseed(fleet, index, seed)
         return
     parked, reason = _park(fleet, number)  # a copy is what can be given new random streams
     if parked is None:

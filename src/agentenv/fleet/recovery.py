@@ -15,6 +15,7 @@ import random
 import time
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agentenv.channel.contract import PeerLost
@@ -22,6 +23,7 @@ from agentenv.errors import Cause, CauseKind, Owner, SandboxError
 from agentenv.fleet.bases import Bases
 from agentenv.fleet.cadence import Cadence
 from agentenv.fleet.crashes import How
+from agentenv.fleet.legible import legible_action
 from agentenv.fleet.postmortem import Victim, describe_recovery
 from agentenv.fleet.quarantine import Quarantined
 from agentenv.fleet.restarts import History, Quarantine, RestartPolicy, decide
@@ -187,7 +189,13 @@ class Recovery:
         death.error = error
         fleet = self._fleet
         victims = [Victim(fleet.members[index].id, index) for index in fleet.groups[number]]
-        found = fleet.context.crashes.examine(victims, fleet.sandboxes[number], error, fleet.journal, fleet.read_action)
+        found = fleet.context.crashes.examine(
+            victims,
+            fleet.sandboxes[number],
+            error,
+            fleet.journal,
+            partial(legible_action, fleet.single_action_space),
+        )
         if before is None:
             death.reports = found
         return death

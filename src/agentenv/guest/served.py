@@ -264,11 +264,12 @@ class Served:
 
     def _take_state(self, request: Any) -> None:
         how, data, seed = request
-        if self.capture is None:
-            self.capture = Capture(self.env)
-        if self.capture.how != how:
-            self.capture.fall_back()
-        self.ended = self.capture.load(data)
+        if how is not None:
+            if self.capture is None:
+                self.capture = Capture(self.env)
+            if self.capture.how != how:
+                self.capture.fall_back()
+            self.ended = self.capture.load(data)
         if seed is not None:
             reseed(self.env, seed)
         self.serve = self._compile()  # restored attributes may hold another step()

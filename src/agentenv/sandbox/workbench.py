@@ -12,6 +12,7 @@ A driver that offers this has ``Sandbox.workbench``; in all others it is None. T
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """The descriptors of a task: pipes or sockets. Copies are kept, the caller closes its own. They become non-blocking.
+    """The descriptors of a task: pipes or sockets, which become non-blocking. Copies are kept; the caller closes its own.
 
     Attributes:
         stdin: A read end whose bytes the program reads; -1 for nothing to read.
@@ -56,6 +57,25 @@ class Stdio:
     stdout: int
     stderr: int
     status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A snapshot that is kept for a run: of all of a sandbox, in a directory of the run's own.
+
+    Attributes:
+        directory: As ``SandboxSpec.origin``.
+    """
+
+    directory: Path
+
+    def alive(self) -> bool:
+        """Whether it is there; the run's end takes it."""
+        return self.directory.is_dir()
+
+    def drop(self) -> None:
+        """Remove it; what was brought back from it lives on. Idempotent."""
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class Workbench(Protocol):
@@ -104,3 +124,6 @@ class Workbench(Protocol):
             OSError: There is no room; the sandbox is as before, and the directory is empty.
             RuntimeUnavailable: It cannot be made a snapshot of; says why.
         """
+
+    def keep(self) -> Kept:
+        """The same, in a directory of the run's own."""

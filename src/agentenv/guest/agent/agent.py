@@ -7,8 +7,10 @@ an "event".
 
     warm       start the zygote, so that it is there when it is needed
     identify   take on a name, the time, new randomness
+    network    bring the machine's interface up
     show       mount a drive and show directories of it
     start      make a cell
+    join       take over the cell that is there: streams of another host
     attach     give it slots and bells
     task       run a program, or work on files (``tasks``)
     signal     send a task a signal
@@ -34,6 +36,7 @@ from typing import Any
 
 from agentenv.guest.agent.health import look
 from agentenv.guest.agent.limits import oom_kills
+from agentenv.guest.agent.network import join_network
 from agentenv.guest.agent.personal import identify, show_directories, wake
 from agentenv.guest.agent.ports import Port, open_port
 from agentenv.guest.agent.tasks import Tasks
@@ -131,8 +134,10 @@ class Agent:
         handlers: dict[str, Callable[[dict[str, Any], int], Any]] = {
             "warm": self._warm,
             "identify": lambda request, _number: identify(request),
+            "network": lambda request, _number: join_network(request),
             "show": lambda request, _number: show_directories(request["device"], request["kind"], request["places"]),
             "start": self._start,
+            "join": self._join,
             "attach": self._attach,
             "task": lambda request, _number: self._tasks.start(request),
             "signal": lambda request, _number: self._tasks.signal(request["task"], request["signal"]),
@@ -194,6 +199,11 @@ class Agent:
             raise ValueError("this machine has a cell already")
         self._tenant = Tenant(self._loop, self._link, request, zygote, self._over)
 
+    def _join(self, request: dict[str, Any], _number: int) -> None:
+        if self._tenant is None or self._link is None:
+            raise ValueError("there is no cell to take over")
+        self._tenant.rejoin(self._link, request["streams"])
+
     def _attach(self, request: dict[str, Any], _number: int) -> None:
         if self._tenant is None:
             raise ValueError("attach before start")
@@ -222,7 +232,7 @@ class Agent:
         self._word = None
         if self._link is not None:
             self._link.abandon()
-        if self._tenant is not None:
+        if self._tenant is not None and not self._tenant.serves:
             self._tenant.close()
             self._tenant = None
 

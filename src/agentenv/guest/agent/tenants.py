@@ -1,4 +1,8 @@
-"""A cell inside a machine as the agent holds it: the sockets of its environments, their slots and bells."""
+"""A cell inside a machine as the agent holds it: the sockets of its environments, their slots and bells.
+
+It outlives the host it was made for: in a copy of the machine another one joins its sockets to streams of its own, and
+its slots go on where they were.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,11 @@ from agentenv.guest.link import Link
 from agentenv.guest.pumping import READ, Loop
 from agentenv.wire.frames import Kind
 from agentenv.wire.replica import Replica
-from agentenv.wire.slot import SlotLayout
+from agentenv.wire.slot import GROUP_DONE, GROUP_TICKET, HEADER, SlotLayout
 
 _RING = (1).to_bytes(8, "little")
 _HELLO_S = 10.0
+_OF_EACH_HOST = ("reseed", "spin_us")
 OUT = "/run/agentenv/out"
 
 
@@ -52,7 +57,10 @@ class Tenant:
         """
         self._loop, self._link, self._on_end = loop, link, on_end
         self._replica: Replica | None = None
+        self._words = memoryview(b"")
+        self._attached: dict[str, Any] = {}
         self._wake = self._done = -1
+        self._held: dict[str, int] = {}
         self.over = False
         self._streams: dict[str, int] = request["streams"]
         self._has_out = request["out"]
@@ -81,26 +89,49 @@ class Tenant:
             report_theirs.close()
         mine.settimeout(None)
         self._control = mine
-        self._join("stdout", reader=out_reader)
-        self._join("stderr", reader=err_reader)
-        held = report.detach()
-        self._join("report", reader=held, writer=held, on_end=self._end)
-        held = os.dup(mine.fileno())
-        self._join("control", reader=held, writer=held)
+        self._held = {
+            "stdout": out_reader,
+            "stderr": err_reader,
+            "report": report.detach(),
+            "control": os.dup(mine.fileno()),
+        }
+        self._join_all()
 
-    def attach(self, message: dict[str, Any], count: int) -> int:
-        """Give it slots and bells; returns the most bytes that a request will have."""
+    @property
+    def serves(self) -> bool:
+        """Whether it has slots, and goes on with another host."""
+        return self._replica is not None and not self.over
+
+    def rejoin(self, link: Link, streams: dict[str, int]) -> None:
+        """Belong to another host, whose slots are empty yet."""
+        self._link, self._streams = link, streams
+        self._join_all()
+        for at in (GROUP_TICKET // 8, GROUP_DONE // 8):
+            self._words[at] = 0
+
+    def attach(self, message: dict[str, Any], count: int) -> None:
+        """Give it slots and bells, once; another host must ask for the same.
+
+        Raises:
+            ValueError: It does not.
+        """
+        wanted = {key: value for key, value in message.items() if key not in _OF_EACH_HOST}
+        if self._replica is not None:
+            if wanted != self._attached:
+                raise ValueError(f"it serves {self._attached}, and is now asked to serve {wanted}")
+            return
+        self._attached = wanted
         layout = SlotLayout(**message["layout"])
         memory = os.memfd_create("agentenv-0")
         os.ftruncate(memory, count * layout.size)
         wake, done = os.eventfd(0), os.eventfd(0, os.EFD_NONBLOCK)
         self._control.setblocking(True)
         send_message(self._control, message, [memory, wake, done])
-        self._replica = Replica(memoryview(mmap.mmap(memory, count * layout.size)), layout, count)
+        shared = memoryview(mmap.mmap(memory, count * layout.size))
+        self._replica, self._words = Replica(shared, layout, count), shared[:HEADER].cast("Q")
         os.close(memory)
         self._wake, self._done = wake, done
         self._loop.watch(done, READ, self._answered)
-        return self._replica.max_answer
 
     def step(self, body: bytes) -> None:
         """Pass on what the host asks."""
@@ -123,7 +154,18 @@ class Tenant:
                 self._loop.forget(fd)
                 os.close(fd)
         self._wake = self._done = -1
+        for fd in self._held.values():
+            os.close(fd)
+        self._held.clear()
         self._control.close()
+
+    def _join_all(self) -> None:
+        """Copies of its descriptors: a stream that is over takes nothing with it."""
+        for name in ("stdout", "stderr"):
+            self._join(name, reader=os.dup(self._held[name]))
+        for name, on_end in (("report", self._end), ("control", None)):
+            held = os.dup(self._held[name])
+            self._join(name, reader=held, writer=held, on_end=on_end)
 
     def _join(self, name: str, **descriptors: Any) -> None:
         self._link.join(self._streams[name], **descriptors)

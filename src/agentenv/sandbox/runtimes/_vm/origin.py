@@ -7,6 +7,7 @@ that their names, sizes and times of change tell whether they still are what the
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from agentenv.sandbox.runtimes._vm.machine import MachineSpec
 
 NAME = "sandbox.json"
 _FORMAT = 1
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 64 << 20
 _AGAIN = "make the image or kernel again as it was, or make a new sandbox"
 
 
@@ -31,15 +32,23 @@ class Origin:
         memory_mb: Its RAM.
         vcpu_count: Its processors.
         disk_mb: What each of its file systems in memory may hold.
+        introductions: Of the environments in it, as ``Sandbox.introductions``.
     """
 
     files: MachineFiles
     memory_mb: int
     vcpu_count: int
     disk_mb: int
+    introductions: tuple[dict[str, Any], ...]
 
 
-def write_origin(directory: Path, files: MachineFiles, machine: MachineSpec, disk_mb: int) -> None:
+def write_origin(
+    directory: Path,
+    files: MachineFiles,
+    machine: MachineSpec,
+    disk_mb: int,
+    introductions: Sequence[Mapping[str, Any]],
+) -> None:
     """Put it beside a snapshot."""
     found = {
         "format": _FORMAT,
@@ -48,6 +57,7 @@ def write_origin(directory: Path, files: MachineFiles, machine: MachineSpec, dis
         "disk_mb": disk_mb,
         "files": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(files).items()},
         "fingerprint": files.fingerprint(),
+        "introductions": list(introductions),
     }
     path = directory / NAME
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -67,7 +77,8 @@ def read_origin(directory: Path) -> Origin:
         if found["format"] != _FORMAT:
             raise ValueError(f"expected format {_FORMAT}, got {found['format']!r}")
         files = MachineFiles(**{field.name: _value(field.name, found["files"]) for field in fields(MachineFiles)})
-        origin = Origin(files, int(found["memory_mb"]), int(found["vcpu_count"]), int(found["disk_mb"]))
+        numbers = (int(found[name]) for name in ("memory_mb", "vcpu_count", "disk_mb"))
+        origin = Origin(files, *numbers, tuple(dict(one) for one in found["introductions"]))
         fingerprint = list(found["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RuntimeUnavailable(

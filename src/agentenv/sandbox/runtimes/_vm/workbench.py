@@ -12,9 +12,10 @@ import errno
 import os
 import secrets
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from agentenv.sandbox.runtimes._vm.machine import Machine
 from agentenv.sandbox.runtimes._vm.origin import write_origin
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
 from agentenv.sandbox.runtimes._vm.templates import SCRATCH
-from agentenv.sandbox.workbench import Stdio, Task
+from agentenv.sandbox.workbench import Kept, Stdio, Task
 
 _CALL_S = 30.0
 _SETTLE_S = 120.0
@@ -53,6 +54,7 @@ class VmWorkbench:
         agent: Agent,
         relay: RelayProcess,
         number: int,
+        introductions: Sequence[Mapping[str, Any]],
         gone: Callable[[BaseException], SandboxDied],
     ) -> None:
         """Use a machine whose agent answers.
@@ -64,10 +66,12 @@ class VmWorkbench:
             agent: Its agent.
             relay: Carries its bytes.
             number: Of the machine, at the relay.
+            introductions: Of its environments, as they come.
             gone: Finds out why it is gone.
         """
         self._spec, self._files, self._machine = spec, files, machine
         self._agent, self._relay, self._number, self._gone = agent, relay, number, gone
+        self._introductions = introductions
         self._lock = threading.RLock()
         self._word: str | None = None
         self._tasks = 0
@@ -171,13 +175,23 @@ class VmWorkbench:
             try:
                 self._machine.snapshot(directory)
                 copy_sparsely(self._machine.home / SCRATCH, directory / SCRATCH)
-                write_origin(directory, self._files, self._machine.spec, self._spec.disk_mb)
+                write_origin(directory, self._files, self._machine.spec, self._spec.disk_mb, self._introductions)
             except BaseException:
                 _empty(directory)
                 raise
             finally:
                 if goes_on:
                     self.resume()
+
+    def keep(self) -> Kept:
+        """The same, beside the machine; see the contract."""
+        directory = Path(tempfile.mkdtemp(prefix="kept-", dir=self._machine.home.parent))
+        try:
+            self.snapshot(directory)
+        except BaseException:
+            directory.rmdir()
+            raise
+        return Kept(directory)
 
     def _tie(self, streams: Mapping[str, int], stdio: Stdio) -> None:
         with contextlib.ExitStack() as stack:
