@@ -187,3 +187,19 @@ class Itself(Walk):
             "time": time.time(),
             "user": os.getuid(),
         }
+
+
+class Looking(Walk):
+    """Says what is in files, and tries to write some."""
+
+    def read(self, path: str) -> str:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+
+    def write(self, path: str) -> str:
+        try:
+            with open(path, "w", encoding="utf-8") as stream:
+                stream.write("x")
+        except OSError as error:
+            return f"refused: {error.strerror}"
+        return "written"

@@ -6,6 +6,8 @@ import functools
 import logging
 import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +51,28 @@ def need_machines() -> None:
     """Skip, saying what is missing, where machines cannot be booted."""
     if why := provide():
         pytest.skip(why)
+
+
+def need_image(name: str, recipe: Recipe) -> str:
+    """The name of an image like that, made once for all tests to come; skips where it cannot be had."""
+    need_machines()
+    try:
+        build_image(name, recipe, Store.default())
+    except RuntimeUnavailable as error:
+        pytest.skip(f"no image of {recipe.source} to be had here: {error}")
+    return name
+
+
+def make_drive(directory: Path, name: str = "data.img", text: str = "content") -> Path:
+    """An ext4 image with one file, for machines to mount."""
+    mkfs = shutil.which("mkfs.ext4", path=_path())
+    if mkfs is None:
+        pytest.skip("missing: apt-get install e2fsprogs")
+    source = directory / f"{name}.d"
+    source.mkdir()
+    (source / "file").write_text(text)
+    subprocess.run([mkfs, "-q", "-d", source, directory / name, "1M"], check=True, capture_output=True)
+    return directory / name
 
 
 def _path() -> str:

@@ -74,7 +74,7 @@ HEAD = """\
 # Configuration
 
 One TOML file describes a run. This page is generated from the schema by `tools/config_docs.py`; change the
-descriptions in `src/agentenv/config/model.py`, not here.
+descriptions in `src/agentenv/config`, not here.
 """
 
 RULES = """\
@@ -129,6 +129,8 @@ def page() -> str:
         _section("[bubblewrap]", definitions["BubblewrapConfig"], schema),
         _section("[qemu]", definitions["QemuConfig"], schema),
         _section("[firecracker]", definitions["FirecrackerConfig"], schema),
+        _section("[network]", definitions["NetworkConfig"], schema),
+        _section("A drive of a machine", definitions["DriveConfig"], schema),
         RULES,
         _mistakes(),
     ]

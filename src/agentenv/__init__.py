@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentenv.envs.registration import register_when_loaded
 
 if TYPE_CHECKING:
+    from agentenv.boxes.box import Sandbox as Sandbox
     from agentenv.config import Config as Config
     from agentenv.config import load_config as load_config
     from agentenv.envs.env import AgentENV as AgentENV
@@ -22,7 +23,7 @@ _NAMES = {
     "AgentVectorEnv": "agentenv.envs.vector",
     "Config": "agentenv.config",
     "load_config": "agentenv.config",
-    "Sandbox": "agentenv.sandbox.contract",
+    "Sandbox": "agentenv.boxes.box",
     "Snapshot": "agentenv.envs.snapshots",
     "load_snapshot": "agentenv.envs.snapshots",
     **dict.fromkeys(
@@ -34,13 +35,16 @@ _NAMES = {
             "ConfigError",
             "EnvError",
             "InvalidAction",
+            "ProgramFailed",
             "ProtocolError",
             "ResourceLimit",
             "RunDamaged",
             "RuntimeUnavailable",
             "SandboxDied",
             "SandboxError",
+            "SnapshotDamaged",
             "SnapshotError",
+            "SnapshotUnknown",
             "StepTimeout",
         ),
         "agentenv.errors",

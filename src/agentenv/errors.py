@@ -7,9 +7,12 @@
     +-- ClosedError            (RuntimeError)    used after close()
     +-- ConcurrentUse          (RuntimeError)    two threads used one environment at once
     +-- SnapshotError          (RuntimeError)    a moment cannot be kept, gone back to, or forked; says why
+    |   +-- SnapshotUnknown    (LookupError)     no stored snapshot has this name or id
+    |   +-- SnapshotDamaged                      a stored snapshot is not what was kept; names the file and the reason
     +-- ProtocolError          (ValueError)      the other side sent something that is not the protocol
     +-- ResourceLimit          (OSError)         the host lacks descriptors, memory or disk for this
     +-- RunDamaged             (OSError)         what a run left cannot be read; names the file, and what to do
+    +-- ProgramFailed          (RuntimeError)    a program in a sandbox ended otherwise than asked for with check()
     +-- SandboxError           (RuntimeError)    something went wrong in one environment; has its id and a Cause
         +-- EnvError                             the environment's own code raised; type, message, traceback as text
         +-- SandboxDied        (ConnectionError) its process is gone; the cause says why
@@ -21,8 +24,16 @@ Nothing here formats for a terminal: the text is complete as it stands.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from enum import StrEnum
+
+if sys.version_info >= (3, 11):
+    from enum import StrEnum
+else:  # an older image's Python
+    from enum import Enum
+
+    class StrEnum(str, Enum):
+        __str__ = str.__str__
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
@@ -61,7 +72,7 @@ class CauseKind(StrEnum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cause:
     """Why an environment ended, with the evidence.
 
@@ -86,7 +97,7 @@ class AgentEnvError(Exception):
     """Base of everything agentenv raises on purpose."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """One mistake in a configuration.
 
@@ -148,6 +159,30 @@ class SnapshotError(AgentEnvError, RuntimeError):
     """An environment's moment cannot be kept or gone back to, or the environment cannot be forked."""
 
 
+class SnapshotUnknown(SnapshotError, LookupError):
+    """No stored snapshot has this name or id. Says which is nearest."""
+
+
+class SnapshotDamaged(SnapshotError):
+    """A stored snapshot is not what was kept, so nothing is brought back from it.
+
+    Attributes:
+        id: Of the snapshot.
+        file: The file that is at fault, relative to the snapshot's directory; "" for the snapshot as a whole.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, id: str, file: str, reason: str, *, label: str = "") -> None:
+        self.id = id
+        self.file = file
+        self.reason = reason
+        what = f"{file}: {reason}" if file else reason
+        super().__init__(
+            f"snapshot {label or id} is damaged: {what}\n"
+            f"  remedy: put the file back from a copy, or take the snapshot anew; agentenv snapshot rm {id} removes it"
+        )
+
+
 class ProtocolError(AgentEnvError, ValueError):
     """Bytes that are not the protocol: lying lengths, unknown tags, wrong shapes."""
 
@@ -160,6 +195,22 @@ class RunDamaged(AgentEnvError, OSError):
     """A file or folder of a run is missing, damaged or something else than it should be. Names it, and what to do."""
 
 
+class ProgramFailed(AgentEnvError, RuntimeError):
+    """A program in a sandbox did not end with status 0, and whoever ran it had asked for that.
+
+    Attributes:
+        exit_code: Its exit status; None where a signal ended it.
+        signal: The signal's number; None where it exited.
+        timed_out: Whether it was ended because its time was over.
+    """
+
+    def __init__(self, message: str, *, exit_code: int | None, signal: int | None, timed_out: bool) -> None:
+        self.exit_code = exit_code
+        self.signal = signal
+        self.timed_out = timed_out
+        super().__init__(message)
+
+
 class SandboxError(AgentEnvError, RuntimeError):
     """Something went wrong in one environment; the others are untouched.
 
@@ -170,12 +221,21 @@ class SandboxError(AgentEnvError, RuntimeError):
         index: Its position in a vector environment, or None.
     """
 
-    def __init__(self, message: str, *, env_id: str, cause: Cause, output: str = "", index: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        env_id: str,
+        cause: Cause,
+        output: str = "",
+        index: int | None = None,
+        noun: str = "environment",
+    ) -> None:
         self.env_id = env_id
         self.cause = cause
         self.output = output
         self.index = index
-        place = f"environment {env_id!r}" + ("" if index is None else f" (index {index})")
+        place = f"{noun} {env_id!r}" + ("" if index is None else f" (index {index})")
         text = f"{place}: {message}"
         if output:
             text += "\n  its last output:\n" + "\n".join(f"    {line}" for line in output.splitlines())

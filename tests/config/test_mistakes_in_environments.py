@@ -23,6 +23,7 @@ FILE = 'name a module as import does, not a file: "my_package.my_module:MyClass"
 ENV = 'expected a Gymnasium id or "module:callable", '
 ENV_HINT = 'such as "CartPole-v1" or "my_package.my_module:MyEnv"'
 JSON = "it travels into the sandbox as JSON; build the object inside, in a module:callable"
+NETWORK = 'expected "none", "internet", or a table with allow and deny, '
 QUOTES = "write it without quotes"
 
 IN_ENVIRONMENT = [
@@ -55,9 +56,9 @@ IN_ENVIRONMENT = [
     ("reset_timeout_s = nan", "reset_timeout_s", NUMBER + "got nan", ""),
     ("start_timeout_s = 1979-05-27", "start_timeout_s", NUMBER + "got 1979-05-27 (a date)", ""),
     # the rest of the simple types
-    ("network = 1", "network", "expected true or false, got 1 (an integer)", ""),
-    ('network = "yes"', "network", 'expected true or false, got "yes" (a string)', "write true"),
-    ('network = "false"', "network", 'expected true or false, got "false" (a string)', QUOTES),
+    ("network = 1", "network", NETWORK + "got 1 (an integer)", ""),
+    ('network = "yes"', "network", NETWORK + 'got "yes" (a string)', 'write "internet"'),
+    ('network = "false"', "network", NETWORK + 'got "false" (a string)', 'write "none"'),
     ('memory_mb = "much"', "memory_mb", 'expected an integer >= 16, got "much" (a string)', ""),
     ('evn = "X-v0"', "evn", "unknown key", 'did you mean "env"?'),
     (

@@ -39,7 +39,7 @@ def get(config: Config, path: str) -> Any:
         ("environments.b.c.count=5", "environments[1].count", 5),
         ('environments."b.c".count=5', "environments[1].count", 5),
         ("environments.b.count=5", "environments[2].count", 5),
-        ("environments.b.network=true", "environments[2].network", True),
+        ("environments.b.network=true", "environments[2].network", "internet"),
         ("environments.b.vcpu_count=0.5", "environments[2].vcpu_count", 0.5),
         ("environments.b.env=CartPole-v1", "environments[2].env", "CartPole-v1"),
         ("environments.b.env=module:make", "environments[2].env", "module:make"),

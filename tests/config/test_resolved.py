@@ -31,11 +31,22 @@ VARIABLES = st.dictionaries(
     max_size=3,
 )
 SECONDS = st.floats(min_value=0, max_value=1e8, exclude_min=True)
+ENTRIES_OF_NETWORKS = st.sampled_from(
+    ["1.2.3.4", "10.0.0.0/8", "1.2.3.4:443", "1.2.3.0/24:80-90", "tcp://9.9.9.9", "udp://9.9.9.9:53"]
+)
+LISTS = st.lists(ENTRIES_OF_NETWORKS, min_size=1, max_size=3)
+NETWORKS = (
+    st.booleans()
+    | st.sampled_from(["none", "internet"])
+    | st.fixed_dictionaries({"allow": LISTS}, optional={"deny": LISTS})
+    | st.fixed_dictionaries({"deny": LISTS})
+)
 COMMON: dict[str, Any] = {
     "env_vars": VARIABLES,
     "memory_mb": st.integers(16, 1 << 24),
     "vcpu_count": st.floats(0.01, 65536),
-    "network": st.booleans(),
+    "network": NETWORKS,
+    "network_mbps": st.none() | st.floats(0.1, 400_000),
     "step_timeout_s": SECONDS,
     "seed": st.none() | st.integers(0, 2**64 - 1),
     "invalid_action": st.sampled_from(["error", "clip"]),
@@ -55,7 +66,7 @@ TABLES = st.fixed_dictionaries(COUNTS, optional={**COMMON, **PLAYED}) | st.fixed
     {**COUNTS, "command": COMMAND}, optional={**COMMON, "timeout_s": SECONDS}
 )
 SETTINGS = st.fixed_dictionaries(
-    {},
+    {"runtime": st.just("qemu")},  # which takes every network
     optional={
         "name": IDS,
         "seed": st.none() | st.integers(0, 2**64 - 1),
@@ -73,7 +84,8 @@ def configs(draw: st.DrawFn) -> Config:
     # A letter for each keeps the ids apart whatever the counts.
     tables = [{**table, "id": "abcd"[index] + draw(IDS)} for index, table in enumerate(tables)]
     nested = draw(st.sampled_from([{}, {"bubblewrap": {"binary": "/bin/bwrap", "nested": "never"}}]))
-    return load_config({"global": draw(SETTINGS), "environments": tables, **nested})
+    network = draw(st.sampled_from([{}, {"network": {"pool": "10.9.0.0/16", "uplink": "eth0", "dns": ["9.9.9.9"]}}]))
+    return load_config({"global": draw(SETTINGS), "environments": tables, **nested, **network})
 
 
 @given(configs())

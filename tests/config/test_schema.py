@@ -12,6 +12,11 @@ from agentenv.errors import ConfigError
 
 GOOD: list[dict[str, Any]] = [
     {"environments": [{"id": "a"}]},
+    {
+        "qemu": {"huge_pages": "2M", "drives": [{"path": "a.img", "mount": "/a"}], "disk_mb_per_s": 5},
+        "firecracker": {"jailer": "/opt/jailer", "jailer_uid": 7, "balloon_mb": 64, "log_level": "debug"},
+        "environments": [{"id": "a"}],
+    },
     {"global": {}, "bubblewrap": {}, "environments": [{"id": "a", "count": 3, "env": "CartPole-v1"}]},
     {
         "global": {
@@ -26,6 +31,7 @@ GOOD: list[dict[str, Any]] = [
             "defaults": {"memory_mb": 64, "env_vars": {"A": 1, "B": True, "C": "x", "D": 0.5}},
         },
         "bubblewrap": {"binary": "/usr/bin/bwrap", "nested": "never"},
+        "network": {"pool": "10.9.0.0/16", "uplink": "eth0", "dns": ["9.9.9.9"]},
         "environments": [
             {
                 "id": "a",
@@ -49,7 +55,12 @@ GOOD: list[dict[str, Any]] = [
                 "rootfs_image": "r",
                 "max_message_mb": 1,
             },
-            {"id": "b", "command": ["true"], "timeout_s": 3},
+            {
+                "id": "b",
+                "command": ["true"],
+                "timeout_s": 3,
+                "network": {"allow": ["1.2.3.4:80"], "deny": ["10.0.0.0/8"]},
+            },
         ],
     },
 ]
@@ -77,6 +88,11 @@ BAD: list[dict[str, Any]] = [
     environment(memory_mb=15),
     environment(vcpu_count=0),
     environment(network="yes"),
+    environment(network={}),
+    environment(network={"allow": []}),
+    environment(network={"open": ["1.2.3.4"]}),
+    environment(network_mbps=0),
+    {**environment(), "network": {"pools": "10.0.0.0/8"}},
     environment(env_vars={"1A": "x"}),
     environment(env_vars={"A": []}),
     environment(env_kwargs=[]),
@@ -112,7 +128,7 @@ def test_what_is_refused_is_invalid(document: dict[str, Any]) -> None:
 
 def test_every_key_is_explained_and_no_null_is_offered() -> None:
     schema = json_schema()
-    assert set(schema["properties"]) == {"global", "environments", "bubblewrap", "qemu", "firecracker"}
+    assert set(schema["properties"]) == {"global", "environments", "bubblewrap", "qemu", "firecracker", "network"}
     assert schema["title"] == "agentenv configuration"
     keys = 0
     for name, definition in schema["$defs"].items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def test_the_users_configuration_reaches_pip(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
     shown: dict[str, str] = {}
-    variables = installing._configuration(installing._host_pip(), shown)
+    variables = installing._configuration(installing._host_pips()[0], shown)
     wheels, bundle, index = (shown[str(tmp_path / name)] for name in ("wheels", "ca.pem", "index"))
     assert variables["PIP_FIND_LINKS"] == f"{HOST}/{wheels} file://{HOST}/{wheels}"
     assert variables["PIP_CERT"] == variables["REQUESTS_CA_BUNDLE"] == f"{HOST}/{bundle}"
@@ -146,6 +147,24 @@ def test_the_users_configuration_reaches_pip(tmp_path: Path, monkeypatch: pytest
     assert "PIP_TARGET" not in variables
     assert "PIP_CACHE_DIR" not in variables
     assert str(tmp_path / "wrong") not in shown
+
+
+@pytest.mark.parametrize(("version", "fits"), [("3.8.10", False), ("3.9.2", True), ("3.11.4", True), ("4.0.0", True)])
+def test_a_pip_that_is_too_new_for_the_image_is_passed_by(tmp_path: Path, version: str, fits: bool) -> None:
+    text = "Metadata-Version: 2.1\nName: pip\nRequires-Python: >=3.9\n\nRequires-Python: >=9.9\n"
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip-26.0.dist-info").mkdir()
+    (tmp_path / "pip-26.0.dist-info/METADATA").write_text(text)
+    with zipfile.ZipFile(tmp_path / "pip-26.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("pip-26.0.dist-info/METADATA", text)
+    for pip in (tmp_path / "pip", tmp_path / "pip-26.0-py3-none-any.whl"):
+        assert installing._runs_by(pip, version) == fits
+
+
+def test_the_pips_of_this_host_run_by_its_own_python() -> None:
+    own = ".".join(map(str, sys.version_info[:3]))
+    assert all(installing._runs_by(pip, own) for pip in installing._host_pips())
+    assert not any(installing._runs_by(pip, "2.7.18") for pip in installing._host_pips())
 
 
 def test_a_program_of_an_image_sees_the_image_alone(system: Path, tmp_path: Path) -> None:

@@ -87,6 +87,31 @@ def test_an_image_of_one_file_and_what_lies_beside_it(store: Store, tmp_path: Pa
         resolve_image("nothing", store)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "expected JSON in /"),
+        ("[1]", r"expected a JSON object in /.*, got \[1\]"),
+        ('{"env": ["A=1"]}', "expected an object of strings as 'env'"),
+        ('{"env": {"A": 1}}', "expected an object of strings as 'env'"),
+        ('{"cmd": "go"}', "expected a list of strings as 'cmd'"),
+        ('{"user": 1000}', "expected a string as 'user'"),
+    ],
+)
+def test_what_lies_beside_an_image_and_is_wrong(store: Store, tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "root.ext4"
+    path.write_bytes(b"x")
+    path.with_name("root.ext4.json").write_text(text)
+    with pytest.raises(RuntimeUnavailable, match=rf"{words}[\s\S]*\n  remedy: such as"):
+        resolve_image(str(path), store)
+
+
+@pytest.mark.parametrize(("said", "expected"), [("app", "/app"), ("", "/"), ("/a/b", "/a/b"), (7, "/"), (None, "/")])
+def test_working_directories_begin_at_the_root(tmp_path: Path, said: object, expected: str) -> None:
+    layout = write_layout(tmp_path / "layout", [[folder("bin")]], {"WorkingDir": said})
+    assert read_layout(layout, layout / "blobs").start.workdir == expected
+
+
 @pytest.mark.parametrize("compression", ["none", "gzip", "members", "zstd"])
 def test_layers_however_they_are_compressed(tmp_path: Path, need, compression: str) -> None:
     plain = archive([File("a", os.urandom(300_000)), File("b", b"b")])

@@ -26,6 +26,22 @@ def test_choosing(runtime: str, isolation: str | None, platform: str, expected: 
     assert choose(runtime, isolation, platform=platform) == expected
 
 
+@pytest.mark.parametrize("isolation", [None, "process", "sandbox", "vm"])
+def test_firecracker_is_taken_where_nothing_keeps_it(isolation: str | None) -> None:
+    assert choose("auto", isolation, platform="linux", obstacle=lambda: "") == "firecracker"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "isolation", "platform"),
+    [("bubblewrap", None, "linux"), ("qemu", "vm", "linux"), ("auto", "vm", "darwin"), ("auto", "process", "darwin")],
+)
+def test_nothing_is_tried_where_it_does_not_matter(runtime: str, isolation: str | None, platform: str) -> None:
+    def obstacle() -> str:
+        raise AssertionError("tried")
+
+    choose(runtime, isolation, platform=platform, obstacle=obstacle)
+
+
 @pytest.mark.parametrize(
     ("runtime", "isolation", "platform", "words"),
     [

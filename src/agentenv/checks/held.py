@@ -79,7 +79,7 @@ class Hold:
 
             @classmethod
             def utcnow(cls) -> Any:
-                return cls.fromtimestamp(hold._seconds(), datetime.UTC).replace(tzinfo=None)
+                return cls.fromtimestamp(hold._seconds(), datetime.timezone.utc).replace(tzinfo=None)
 
         datetime.datetime = Datetime  # type: ignore[misc]  # a class in place of a class
 

@@ -94,7 +94,7 @@ class Probed(gymnasium.Env[Any, Any]):
             self._going = False
             record.error = failure(error)
         after = self._global_states()
-        drawn = [name for name, old, new in zip(("random", "numpy_random"), before, after, strict=True) if old != new]
+        drawn = [name for name, old, new in zip(("random", "numpy_random"), before, after) if old != new]
         return record.to_plain(drawn)
 
     def attempt(self, action: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def faults(space: Space[Any], value: Any, path: str = "observation") -> Iterator
             length = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
             yield SHAPE, f"{path}: expected a tuple of {len(space.spaces)}, got {type(value).__name__}{length}"
             return
-        for index, (part, item) in enumerate(zip(space.spaces, value, strict=True)):
+        for index, (part, item) in enumerate(zip(space.spaces, value)):
             yield from faults(part, item, f"{path}[{index}]")
     elif isinstance(space, spaces.Box):
         yield from _box_faults(space, value, path)

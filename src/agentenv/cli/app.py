@@ -21,7 +21,9 @@ from agentenv.cli.replay import replay
 from agentenv.cli.run import run
 from agentenv.cli.runs import runs
 from agentenv.cli.runtimes import runtimes
+from agentenv.cli.sandbox import sandbox
 from agentenv.cli.schema import schema
+from agentenv.cli.snapshot import snapshot
 from agentenv.cli.soak import soak
 from agentenv.cli.sweep import sweep
 
@@ -66,6 +68,8 @@ for command in (run, check, replay, diff, runtimes, runs, logs, crashes, bench, 
     app.command()(guarded(command))
 app.add_typer(image)
 app.add_typer(kernel)
+app.add_typer(sandbox)
+app.add_typer(snapshot)
 
 
 def run_app(arguments: list[str]) -> int:

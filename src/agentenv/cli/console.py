@@ -30,6 +30,8 @@ STATE_STYLES = {
     "interrupted": "yellow",
     "works": "green",
     "does not work": "bold red",
+    "paused": "yellow",
+    "died": "bold red",
 }
 _LEVEL_STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
 

@@ -135,7 +135,7 @@ def gc(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Give room back: remove what no name refers to and no machine uses, such as finished steps and fetched layers.
+    """Give room back: remove what no name refers to and no machine or stored snapshot uses, such as finished steps.
 
     \b
     Example:
@@ -143,12 +143,16 @@ def gc(
     """
     from dataclasses import asdict
 
+    from agentenv.boxes.needs import needed_objects
     from agentenv.cli.console import open_stdout, print_json, print_result
     from agentenv.errors import counted
     from agentenv.images.collect import GRACE_S, collect
     from agentenv.images.store import Store
+    from agentenv.snapshots.store import SnapshotStore
 
-    done = collect(Store.default(), unused_for_s=-1.0 if now else GRACE_S)
+    store = Store.default()
+    needed = needed_objects(store, SnapshotStore.default())
+    done = collect(store, needed=needed, unused_for_s=-1.0 if now else GRACE_S)
     if json_:
         print_json(asdict(done))
         return

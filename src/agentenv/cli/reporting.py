@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Protocol
 
 from rich.console import Console
@@ -59,6 +59,25 @@ class Bars:
         columns += [BarColumn(), DownloadColumn()] if total else []
         with Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True) as progress:
             yield _Advancing(progress, text, total)
+
+
+@contextmanager
+def open_progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """For work that tells what is done, how many bytes of it, and of how many: one after another is shown."""
+    report = open_report(console)
+    with ExitStack() as shown:
+        task: Task | None = None
+        current, before = "", 0
+
+        def show(text: str, done: int, total: int) -> None:
+            nonlocal task, current, before
+            if task is None or text != current:
+                shown.close()
+                task, current, before = shown.enter_context(report.task(text, total)), text, 0
+            task.advance(done - before)
+            before = done
+
+        yield show
 
 
 def open_report(console: Console) -> Report:

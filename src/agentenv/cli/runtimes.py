@@ -24,6 +24,8 @@ def runtimes(
     from dataclasses import asdict
 
     from agentenv.cli.console import make_table, open_stderr, open_stdout, print_json, print_result, start_logging
+    from agentenv.config import load_config
+    from agentenv.fleet.choosing import explain_automatic
     from agentenv.fleet.machines import machine_files
     from agentenv.sandbox.probe import probe
     from agentenv.sandbox.registry import REGISTRY
@@ -38,8 +40,10 @@ def runtimes(
                 probes.append(probe(name, deadline_s=deadline_s, find_files=find_files))
         else:
             probes.append(probe(name, deadline_s=deadline_s, find_files=find_files))
+    automatic, why = explain_automatic(load_config({"environments": [{"id": "probe"}]}))
     if json_:
-        print_json({"runtimes": [{**asdict(one), "limits": dict(one.limits)} for one in probes]})
+        tried = [{**asdict(one), "limits": dict(one.limits)} for one in probes]
+        print_json({"runtimes": tried, "auto": {"runtime": automatic, "why": why}})
         return
     columns = [("runtime", "left"), ("isolation", "left"), ("state", "left"), ("what", "left")]
     rows = [[one.name, one.isolation, "works" if one.works else "does not work", one.detail] for one in probes]
@@ -51,3 +55,4 @@ def runtimes(
             print_result(out, f"\n{one.name} limits: {limits}")
         if one.remedy:
             print_result(out, f"\n{one.name}: to do: {one.remedy}")
+    print_result(out, f'\nruntime = "auto" is {automatic or "none of them"} ({why})')

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from agentenv.boxes.needs import needed_objects
 from agentenv.cli.console import open_stdout, print_json, print_result
 from agentenv.errors import ConfigError, Problem
 from agentenv.images.collect import remove_object
 from agentenv.images.store import Store
+from agentenv.snapshots.store import SnapshotStore
 
 
 def remove(kind: str, name: str, *, as_json: bool) -> None:
@@ -19,9 +21,9 @@ def remove(kind: str, name: str, *, as_json: bool) -> None:
     if found is None or not store.forget(kind, name):
         there = ", ".join(one.name for one in store.names(kind)) or "none"
         raise ConfigError([Problem("command line", "NAME", f"expected the name of one of {there}, got {name!r}")])
-    freed = remove_object(store, found.digest)
+    freed = remove_object(store, found.digest, needed=needed_objects(store, SnapshotStore.default()))
     if as_json:
         print_json({"removed": name, "digest": found.digest, "freed_bytes": freed})
         return
-    kept = "" if freed else "; its file stays as long as another name or a machine uses it"
+    kept = "" if freed else "; its file stays as long as another name, a machine or a snapshot uses it"
     print_result(open_stdout(), f"removed {name}, {freed >> 20} MB{kept}")

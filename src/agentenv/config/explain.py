@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from agentenv.config.faults import CUSTOM_TYPE, Fault, Path
 from agentenv.config.nearest import (
     DEFAULTS,
+    DRIVE,
     ENVIRONMENT,
     GLOBAL,
     RUNTIMES,
@@ -76,6 +77,8 @@ def table_at(path: Path) -> str:
             return DEFAULTS
         case (str() as name,) if f"[{name}]" in RUNTIMES:
             return f"[{name}]"
+        case (str() as name, "drives", int()) if f"[{name}]" in RUNTIMES:
+            return DRIVE
         case ("environments", int()):
             return ENVIRONMENT
     return WRAPPER

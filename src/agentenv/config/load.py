@@ -18,7 +18,9 @@ from agentenv.config.explain import explain
 from agentenv.config.faults import Fault
 from agentenv.config.merge import has_command, is_inherited, merge_defaults, plain, split, without_none
 from agentenv.config.model import ConfigTable, EnvironmentConfig, GlobalConfig, GlobalTable, keys_of
+from agentenv.config.monitors import monitor_conflicts
 from agentenv.config.nearest import suggest_keyword
+from agentenv.config.network_rules import network_conflicts
 from agentenv.config.origin import DICT, KEYWORD, Origin
 from agentenv.config.overrides import apply_overrides
 from agentenv.config.read import parse, read_text
@@ -109,11 +111,19 @@ def _build(
     for index, own in enumerate(own_tables):
         if isinstance(own, dict):
             faults += command_conflicts(index, own, has_command=has_command(own, defaults))
+    faults += monitor_conflicts(merged)
+    faults += network_conflicts(own_tables, defaults, table.get("global"))
     faults += id_collisions(own_tables, origin)
     problems = [*origin.problems(faults), *earlier, *refused]
     if problems or checked is None:
         raise ConfigError(problems)
     settings = GlobalConfig.model_validate(checked.global_.model_dump(exclude={"defaults"}))
     return Config(
-        settings, checked.environments, checked.bubblewrap, checked.qemu, checked.firecracker, source=origin.name
+        settings,
+        checked.environments,
+        checked.bubblewrap,
+        checked.qemu,
+        checked.firecracker,
+        checked.network,
+        source=origin.name,
     )

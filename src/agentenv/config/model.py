@@ -9,28 +9,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import JsonSchemaValue
 
+from agentenv.config.machines import FirecrackerConfig as FirecrackerConfig
+from agentenv.config.machines import QemuConfig as QemuConfig
 from agentenv.config.names import EntryPoint, EnvName, Identifier, Policy, check_entry_point, check_render_mode
+from agentenv.config.network import InterfaceName, NetworkSetting, Pool, Resolver
+from agentenv.config.record import MAX_MB, LogLevel, Record
 from agentenv.config.values import CheckpointEvery, Command, FilePath, Keywords, Variables
 
 MAX_COUNT = 100_000
-MAX_MB = 1 << 24  # 16 TiB
 MAX_PIDS = 1 << 22  # the kernel's own limit on 64-bit machines
 MAX_S = 1e8  # three years
+MAX_MBPS = 400_000
 MAX_SEED = 2**64 - 1
 
-LogLevel = Literal["debug", "info", "warning", "error"]
 RuntimeName = Literal["auto", "bubblewrap", "process", "firecracker", "qemu"]
 IsolationLevel = Literal["vm", "sandbox", "process"]
 RenderMode = Literal["rgb_array", "ansi", "rgb_array_list"]
-
-
-class Record(BaseModel):
-    """Base of the tables: frozen, and refusing keys it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class WrapperConfig(Record):
@@ -65,7 +62,9 @@ class EnvironmentDefaults(Record):
         description="Wrappers put around it, the first innermost: module:callable, or a table with its kwargs.",
     )
     command: Command | None = Field(
-        default=None, description="Instead of env: a program and its arguments, run in the sandbox to its end."
+        default=None,
+        description="Instead of env: a program and its arguments, run in the sandbox to its end. In a machine,"
+        ' "@entrypoint" as the first stands for the ENTRYPOINT of the image, and its CMD where nothing follows.',
     )
     policy: Policy = Field(
         default="random",
@@ -97,7 +96,18 @@ class EnvironmentDefaults(Record):
     disk_mb: int = Field(
         default=64, strict=True, ge=1, le=MAX_MB, description="Size in MiB of /tmp and of /dev/shm, each."
     )
-    network: bool = Field(default=False, strict=True, description="Whether the sandbox may reach a network.")
+    network: NetworkSetting = Field(
+        default="none",
+        description='What is reachable: "none"; "internet", which is everything public; or a table of allow and deny,'
+        " which machines alone can hold to (networks.md). false and true stand for the first two.",
+    )
+    network_mbps: float | None = Field(
+        default=None,
+        strict=True,
+        ge=0.1,
+        le=MAX_MBPS,
+        description="Most megabits (10^6 bits) a second in each direction; for machines only. Unset: no limit.",
+    )
     start_timeout_s: float = Field(
         default=60.0, strict=True, gt=0, le=MAX_S, description="Seconds the environment may take to be built."
     )
@@ -220,6 +230,14 @@ class GlobalConfig(Record):
         le=MAX_SEED,
         description="Seed from which every unset environment seed is derived. Unset: random.",
     )
+    warm: int = Field(
+        default=0,
+        strict=True,
+        ge=0,
+        le=1000,
+        description="Machines that runtimes qemu and firecracker keep ready beyond those that run, so that one that is"
+        " restarted or asked for is there sooner.",
+    )
     run_dir: FilePath = Field(
         default="runs",
         description="Directory that receives one folder a run, relative to where the command is started.",
@@ -247,21 +265,21 @@ class BubblewrapConfig(Record):
     )
 
 
-class QemuConfig(Record):
-    """Settings of the qemu runtime."""
+class NetworkConfig(Record):
+    """Where the network of machines comes from."""
 
-    binary: FilePath | None = Field(default=None, description="The qemu-system-x86_64 program. Unset: the one on PATH.")
-    accelerator: Literal["auto", "kvm", "hvf", "tcg"] = Field(
-        default="auto", description="What runs the machines' code; auto takes KVM where a guest really runs on it."
+    pool: Pool = Field(
+        default="10.213.0.0/16",
+        description="Private network from which each machine gets two addresses on this host. Nothing else may use it.",
     )
-    boot_args: str = Field(default="", strict=True, description="Words added to the kernel's command line.")
-
-
-class FirecrackerConfig(Record):
-    """Settings of the firecracker runtime."""
-
-    binary: FilePath | None = Field(default=None, description="The firecracker program. Unset: the one on PATH.")
-    boot_args: str = Field(default="", strict=True, description="Words added to the kernel's command line.")
+    uplink: InterfaceName = Field(
+        default="auto",
+        description="The only interface of this host by which machines go out; auto leaves it to the host's routes.",
+    )
+    dns: tuple[Resolver, ...] = Field(
+        default=(),
+        description="Resolvers given to machines that may reach them. Unset: those of this host.",
+    )
 
 
 class ConfigTable(Record):
@@ -277,6 +295,9 @@ class ConfigTable(Record):
     qemu: QemuConfig = Field(default_factory=QemuConfig, description="Settings of the qemu runtime.")
     firecracker: FirecrackerConfig = Field(
         default_factory=FirecrackerConfig, description="Settings of the firecracker runtime."
+    )
+    network: NetworkConfig = Field(
+        default_factory=NetworkConfig, description="Where the network of machines comes from."
     )
 
 

@@ -10,21 +10,23 @@ import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from agentenv.config.machines import DriveConfig, FirecrackerConfig, QemuConfig
 from agentenv.config.model import (
     BubblewrapConfig,
     ConfigTable,
     EnvironmentConfig,
     EnvironmentDefaults,
-    FirecrackerConfig,
     GlobalTable,
-    QemuConfig,
+    NetworkConfig,
     WrapperConfig,
     keys_of,
 )
 
 TOP, GLOBAL, DEFAULTS, ENVIRONMENT = "the file", "[global]", "[global.defaults]", "[[environments]]"
-RUNTIMES = ("[bubblewrap]", "[qemu]", "[firecracker]")
+RUNTIMES = ("[bubblewrap]", "[qemu]", "[firecracker]", "[network]")
+"""The tables that stand alone."""
 WRAPPER = "a wrapper"
+DRIVE = "a drive"
 
 KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -35,7 +37,9 @@ KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "[bubblewrap]": keys_of(BubblewrapConfig),
         "[qemu]": keys_of(QemuConfig),
         "[firecracker]": keys_of(FirecrackerConfig),
+        "[network]": keys_of(NetworkConfig),
         WRAPPER: keys_of(WrapperConfig),
+        DRIVE: keys_of(DriveConfig),
     }
 )
 
@@ -52,6 +56,10 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pids": ("max_pids", "pids_limit", "max_processes", "processes"),
         "disk_mb": ("disk", "disk_size", "disk_size_mb", "tmp_mb", "shm_mb", "shm_size"),
         "network": ("net", "internet", "allow_network", "network_access", "allow_internet_access"),
+        "network_mbps": ("bandwidth", "bandwidth_mbps", "network_rate", "rate_limit", "mbps", "network_mb"),
+        "pool": ("subnet", "cidr", "address_pool", "addresses"),
+        "uplink": ("interface", "device", "outgoing", "nic"),
+        "dns": ("resolver", "resolvers", "nameserver", "nameservers", "dns_servers"),
         "step_timeout_s": ("timeout", "step_timeout", "timeout_ms", "timeout_seconds"),
         "reset_timeout_s": ("reset_timeout",),
         "start_timeout_s": ("start_timeout", "startup_timeout", "startup_timeout_s", "boot_timeout", "boot_timeout_s"),
@@ -130,7 +138,7 @@ def _closest(wanted: str, keys: Iterable[str]) -> str | None:
 
 
 def _elsewhere(table: str) -> tuple[str, ...]:
-    others = (ENVIRONMENT, GLOBAL, *RUNTIMES) if table != WRAPPER else ()
+    others = (ENVIRONMENT, GLOBAL, *RUNTIMES) if table not in (WRAPPER, DRIVE) else ()
     return tuple(key for other in others for key in KEYS[other] if key not in KEYS[table])
 
 

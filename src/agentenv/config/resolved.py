@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.config.emit import emit
+from agentenv.config.machines import FirecrackerConfig, QemuConfig
 from agentenv.config.model import (
     MAX_COUNT,
     BubblewrapConfig,
     EnvironmentConfig,
-    FirecrackerConfig,
     GlobalConfig,
-    QemuConfig,
+    NetworkConfig,
     as_plain,
 )
 from agentenv.config.origin import DICT, KEYWORD
@@ -41,6 +41,7 @@ class Config:
         bubblewrap: Settings of the bubblewrap runtime.
         qemu: Settings of the qemu runtime.
         firecracker: Settings of the firecracker runtime.
+        network: Where the network of machines comes from.
         base_dir: Directory of the file, or the working directory where there was none; paths start here.
         source: The file as it was named, ``dict`` or ``keyword argument``.
     """
@@ -50,6 +51,7 @@ class Config:
     bubblewrap: BubblewrapConfig = field(default_factory=BubblewrapConfig)
     qemu: QemuConfig = field(default_factory=QemuConfig)
     firecracker: FirecrackerConfig = field(default_factory=FirecrackerConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     base_dir: Path = field(default_factory=Path.cwd, compare=False)
     source: str = field(default=DICT, compare=False)
 
@@ -110,8 +112,16 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON values, in the structure of the file, without unset keys."""
         # Settings of machines that are as usual are left out, so that a digest does not depend on there being any.
-        machines = {"qemu": as_plain(self.qemu), "firecracker": as_plain(self.firecracker)}
-        usual = {"qemu": as_plain(QemuConfig()), "firecracker": as_plain(FirecrackerConfig())}
+        machines = {
+            "qemu": as_plain(self.qemu),
+            "firecracker": as_plain(self.firecracker),
+            "network": as_plain(self.network),
+        }
+        usual = {
+            "qemu": as_plain(QemuConfig()),
+            "firecracker": as_plain(FirecrackerConfig()),
+            "network": as_plain(NetworkConfig()),
+        }
         return {
             "global": as_plain(self.global_),
             "bubblewrap": as_plain(self.bubblewrap),

@@ -23,7 +23,7 @@ _FREE_DRAWS = 32
 _GUIDED_DRAWS = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """One concrete grid.
 
@@ -67,7 +67,7 @@ class Layout:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayoutRequest:
     """What a layout must hold: fixed cells, or how many to draw.
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from agentenv.envs.gridworld_layout import LayoutRequest
 from agentenv.errors import counted
+
+if TYPE_CHECKING:  # an image's Python may be older
+    from typing import TypeGuard
 
 # A cell as (row, column); with a reward behind it for goals and traps.
 Cell = Sequence[int]
@@ -149,4 +152,4 @@ def _is_int(value: object) -> TypeGuard[int]:
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

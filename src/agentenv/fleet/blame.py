@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentenv.errors import Cause, CauseKind, Owner, ProtocolError, SandboxError
+from agentenv.errors import Cause, CauseKind, ConfigError, Owner, ProtocolError, SandboxError
 from agentenv.fleet.policies import PolicyError
 
 
@@ -12,6 +12,6 @@ def cause_of(error: Exception) -> Cause:
         return error.cause
     if isinstance(error, PolicyError):
         return Cause(CauseKind.EXCEPTION, Owner.ENVIRONMENT, str(error).partition("\n")[0])
-    if isinstance(error, ProtocolError | ValueError):
+    if isinstance(error, ProtocolError | ValueError) and not isinstance(error, ConfigError):
         return Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"described itself wrongly: {error}")
     return Cause(CauseKind.START_FAILED, Owner.INFRASTRUCTURE, f"{type(error).__name__}: {error}")

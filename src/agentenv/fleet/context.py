@@ -14,15 +14,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentenv.config import Config, EnvironmentConfig
+from agentenv.errors import RuntimeUnavailable
+from agentenv.fleet.choosing import choose_runtime, monitor_settings
 from agentenv.fleet.known import implementation, registrar
+from agentenv.fleet.networks import shared_network
 from agentenv.fleet.output import SandboxOutput
 from agentenv.fleet.postmortem import Postmortem
 from agentenv.fleet.rundir import RunDir
 from agentenv.fleet.seeds import Seeds
 from agentenv.fleet.watch import Watch, raise_descriptor_limit
 from agentenv.sandbox.contract import EnvRequest, Runtime, RuntimeOptions, SandboxSpec
-from agentenv.sandbox.files import MachineFiles
-from agentenv.sandbox.registry import REGISTRY, choose, open_runtime
+from agentenv.sandbox.files import ENTRYPOINT, MachineFiles
+from agentenv.sandbox.registry import REGISTRY, open_runtime
 from agentenv.sandbox.runtimes._runid import new_run_id
 
 logger = logging.getLogger("agentenv.fleet")
@@ -69,7 +72,7 @@ class RunContext:
         """
         self.config = config
         self.run_id = new_run_id()
-        self.runtime_name = choose(config.global_.runtime, config.global_.isolation)
+        self.runtime_name = choose_runtime(config, environments)
         self.seeds = Seeds(config.global_.seed)
         self.spare_cores = len(environments) < _cores()
         self._closed = False
@@ -112,7 +115,7 @@ class RunContext:
             vcpu_count=sum(environment.vcpu_count for environment in environments),
             pids=sum(environment.pids for environment in environments),
             disk_mb=sum(environment.disk_mb for environment in environments),
-            network=any(environment.network for environment in environments),
+            network=shared_network(sandbox_id, environments),
             directory=str(self.config.base_dir),
             out=out,
             kernel=self._file_or_name(first.kernel_image),
@@ -176,21 +179,19 @@ class RunContext:
         paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str) and "\0" not in path]
         if base not in paths:
             paths.append(base)
-        table = getattr(self.config, self.runtime_name, None)  # "process" has none
-        settings = {} if table is None else table.model_dump()
-        if settings.get("binary") is not None:
-            settings["binary"] = str(self.config.resolve(settings["binary"]))
         # What other environments wrote, and the file with everybody's env_vars, often lie where the code lies.
         hidden = (str(self._run_root), os.path.abspath(self.config.source))
         return RuntimeOptions(
             run_id=self.run_id,
             paths=tuple(dict.fromkeys(paths)),
             preload=_installed_modules(environments),
-            network=any(environment.network for environment in environments),
+            network=any(environment.network != "none" for environment in environments),
+            network_settings=self.config.network.model_dump(),
             out_root=None if self.run is None else self.run.path,
-            settings=settings,
+            settings=monitor_settings(self.config, self.runtime_name),
             hidden=hidden,
             find_files=self._find_files(paths, hidden) if self._uses_machines else None,
+            warm=self.config.global_.warm,
         )
 
     @property
@@ -223,6 +224,12 @@ class RunContext:
                     "%s: kernel_image and rootfs_image are used by VM runtimes only; ignored by runtime %r",
                     environment.id,
                     self.runtime_name,
+                )
+            if (environment.command or ())[:1] == (ENTRYPOINT,) and not self._uses_machines:
+                raise RuntimeUnavailable(
+                    f"{environment.id}: {ENTRYPOINT!r} in command means an image's, and runtime"
+                    f" {self.runtime_name!r} has no images",
+                    'name the program in command, or use runtime = "qemu" or "firecracker"',
                 )
             if environment.env is None and environment.command is None:
                 logger.info("%s: neither env nor command is set: running the built-in GridWorld", environment.id)

@@ -20,6 +20,7 @@ from agentenv.images.image import Image, list_images, resolve_image
 from agentenv.images.initramfs import initramfs_for
 from agentenv.images.kernels import resolve_kernel
 from agentenv.images.progress import LINES, Report
+from agentenv.images.recognized import check_root
 from agentenv.images.store import Store
 from agentenv.images.tools import tools_drive
 from agentenv.sandbox.contract import SandboxSpec
@@ -84,6 +85,7 @@ def _find(
     report: Report,
 ) -> MachineFiles:
     image = _default_image(store) if image_value is None else resolve_image(image_value, store)
+    check_root(image.path)
     kernel = resolve_kernel(kernel_value, store)
     drive: Path | None = None
     places: list[tuple[str, str]] = []

@@ -25,7 +25,7 @@ _MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS
 _ENCODING = struct.Struct("=HBBI")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Instruction:
     code: int
     k: int

@@ -139,7 +139,9 @@ class Capture:
         finally:
             _target.clear()
         base = self._layers[-1]
-        for layer, state in zip(self._layers[:-1], states[:-1], strict=True):
+        if len(states) != len(self._layers):
+            raise ValueError(f"expected the state of {len(self._layers)} layers of wrappers, got {len(states)}")
+        for layer, state in zip(self._layers[:-1], states[:-1]):
             _put_back(layer, state)
         if self._methods is not None:
             own, generators = states[-1]
@@ -171,7 +173,9 @@ class Capture:
             expected = _future(env, actions, ended, budget_s=_TRIAL_S / 3)
             self.load(data)
             found = _future(env, actions[: len(expected) - ended], ended)
-            for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+            if len(found) != len(expected):
+                return f"{len(expected)} steps became {len(found)} after restoring"
+            for number, (one, other) in enumerate(zip(expected, found)):
                 if one != other:
                     return f"step {number + 1} after restoring differs"
             return ""
@@ -232,9 +236,9 @@ def _as_bytes(value: Any) -> Any:
     """Arrays as what they hold: two equal ones may differ in strides and flags, and so in their pickles."""
     if isinstance(value, dict):
         return {key: _as_bytes(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_as_bytes(item) for item in value]
-    return value.tobytes() if isinstance(value, np.ndarray | np.generic) else repr(value)
+    return value.tobytes() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
 
 
 def _in_a_child(trial: Callable[[], str]) -> str:

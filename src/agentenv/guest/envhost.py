@@ -75,7 +75,7 @@ def _live(
         Served(env, memoryview(shared)[i * layout.size : (i + 1) * layout.size], layout, attach, control, family.copy)
         for i, env in enumerate(environments)
     ]
-    for one, (over, capture) in zip(served, kept, strict=True):
+    for one, (over, capture) in zip(served, kept):
         one.ended, one.capture = over, capture
     try:
         _serve(served, memoryview(shared)[: slot.HEADER].cast("Q"), wake, done, Spin(attach["spin_us"]))
@@ -129,6 +129,6 @@ def _introduce(env: Any) -> dict[str, Any]:
 
 
 def _is_plain(value: object) -> bool:
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, str | int | float | bool)
+    return value is None or isinstance(value, (str, int, float, bool))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from agentenv.guest.pumping import HANGUP, READ, WRITE, Loop, close_quietly
 from agentenv.guest.tunnel import Tunnel
-from agentenv.wire.frames import CHUNK, RPC, Kind, Splitter, frame
+from agentenv.wire.frames import CHUNK, RPC, WINDOW, Kind, Splitter, frame
 
 _MOST_QUEUED = 4 << 20
 _OF_STREAMS = (Kind.DATA, Kind.END, Kind.CREDIT)
@@ -135,6 +135,7 @@ class Link:
         taker: Callable[[bytes], None] | None = None,
         on_end: Callable[[], None] | None = None,
         on_orphan: Callable[[int], None] | None = None,
+        credit: int = WINDOW,
     ) -> None:
         """Join descriptors to a stream; they are closed with it.
 
@@ -145,11 +146,12 @@ class Link:
             taker: Instead of ``writer``: is called with what comes.
             on_end: Called when there is nothing more to read.
             on_orphan: Takes over ``reader`` when nobody is there any more to send its bytes to; without, it is closed.
+            credit: Bytes that may go out before the other side grants any; with 0 not even an end is noticed before.
         """
         old = self._tunnels.pop(stream, None)
         if old is not None:
             old.close()
-        self._tunnels[stream] = Tunnel(self, self._loop, stream, reader, writer, taker, on_end, on_orphan)
+        self._tunnels[stream] = Tunnel(self, self._loop, stream, reader, writer, taker, on_end, on_orphan, credit)
 
     def put(self, stream: int, data: bytes) -> None:
         """Send bytes on a stream that has no reader; for messages, which are few and small."""

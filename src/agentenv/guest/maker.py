@@ -70,7 +70,7 @@ def make_environment(description: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
             if name.rpartition(":")[2] in gymnasium.registry:
                 raise  # it was found, and asked for another one itself
-            nameless = isinstance(error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound)
+            nameless = isinstance(error, (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound))
             # Gymnasium ends some of its sentences with "?." and some with nothing.
             said = str(error).replace("?.", "?")
             said += "" if said.endswith((".", "?")) else "."

@@ -34,7 +34,7 @@ _USED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """What to set and what could not be had.
 

@@ -47,6 +47,7 @@ class Tunnel:
         taker: Callable[[bytes], None] | None,
         on_end: Callable[[], None] | None,
         on_orphan: Callable[[int], None] | None,
+        credit: int = WINDOW,
     ) -> None:
         """See ``Link.join``."""
         self._link, self._loop, self._stream = link, loop, stream
@@ -54,7 +55,7 @@ class Tunnel:
         self._on_orphan = on_orphan
         self._only_reads = writer < 0 and taker is None
         self._only_writes = reader < 0 and taker is None
-        self._credit = WINDOW
+        self._credit = credit
         self._taken = 0  # bytes that were passed on and not yet granted anew
         self._pending = bytearray()
         self._ended = False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentenv.images import locks
+from agentenv import locks
 from agentenv.images.files import disk_bytes, remove_tree
 from agentenv.images.store import Store
 
@@ -32,13 +33,14 @@ class Collected:
     swept: int
 
 
-def collect(store: Store, *, unused_for_s: float = GRACE_S) -> Collected:
+def collect(store: Store, *, needed: Collection[str] = (), unused_for_s: float = GRACE_S) -> Collected:
     """Remove what is not needed.
 
     What a name refers to always stays. What has no name can be made again from what it was made of.
 
     Args:
         store: The store.
+        needed: Digests of objects that somebody else needs, such as stored snapshots of machines.
         unused_for_s: What was asked for within so many seconds stays: a machine that is starting has it in hand
             before it holds it.
     """
@@ -47,7 +49,7 @@ def collect(store: Store, *, unused_for_s: float = GRACE_S) -> Collected:
     # The modification time of a directory in the store is when it was last asked for.
     before = time.time() - unused_for_s
     with locks.locked(store.root / "locks/collect"):
-        named = {one.digest for kind in _kinds(store) for one in store.names(kind)}
+        named = {one.digest for kind in _kinds(store) for one in store.names(kind)} | set(needed)
         candidates = [path for path in (store.root / "objects").iterdir() if path.name not in named]
         candidates += [path for path in (store.root / "steps").iterdir() if not path.name.startswith(".")]
         candidates += list((store.blobs / "sha256").iterdir())
@@ -63,11 +65,11 @@ def collect(store: Store, *, unused_for_s: float = GRACE_S) -> Collected:
     return Collected(removed, freed, held, swept)
 
 
-def remove_object(store: Store, digest: str) -> int:
-    """Remove an object at once unless a name refers to it or a machine holds it; returns the bytes freed."""
+def remove_object(store: Store, digest: str, *, needed: Collection[str] = ()) -> int:
+    """Remove an object at once unless a name refers to it, a machine holds it or it is needed; the bytes freed."""
     with locks.locked(store.root / "locks/collect"):
         path = store.object_path(digest)
-        if path is None or digest in {one.digest for kind in _kinds(store) for one in store.names(kind)}:
+        if path is None or digest in needed or digest in {one.digest for kind in _kinds(store) for one in store.names(kind)}:
             return 0
         size = disk_bytes(path)
         return size if _remove(store, path, float("inf")) else 0

@@ -14,6 +14,14 @@ from agentenv.images.store import Named, Store
 
 KIND = "image"
 FILE = "rootfs.ext4"
+_KINDS: dict[str, tuple[type, str]] = {
+    "env": (dict, "an object of strings"),
+    "user": (str, "a string"),
+    "workdir": (str, "a string"),
+    "entrypoint": (list, "a list of strings"),
+    "cmd": (list, "a list of strings"),
+}
+_BESIDE = 'such as {"env": {"KEY": "value"}, "user": "app", "workdir": "/app"}, or remove the file'
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +61,16 @@ def resolve_image(value: str, store: Store) -> Image:
     Beside a file may lie ``FILE.json``, which says how programs are started in it, with the keys of an image's record.
 
     Raises:
-        RuntimeUnavailable: There is neither.
+        RuntimeUnavailable: There is neither, or what lies beside a file cannot be understood.
     """
     path = Path(value).expanduser()
     if path.is_file():
-        beside = path.with_name(f"{path.name}.json")
-        try:
-            record = json.loads(beside.read_bytes())
-        except (OSError, ValueError):
-            record = {}
-        return _from_record(record if isinstance(record, dict) else {}, path.absolute(), "", "")
+        return _from_record(_read_beside(path.with_name(f"{path.name}.json")), path.absolute(), "", "")
+    if path.is_dir():
+        raise RuntimeUnavailable(
+            f"expected a file or the name of an image as rootfs_image, got the directory {str(path)!r}",
+            f"agentenv image build {path.absolute().name or 'NAME'} --from {path}",
+        )
     found = store.named(KIND, value)
     if found is None:
         there = ", ".join(one.name for one in store.names(KIND)) or "none yet"
@@ -71,6 +79,23 @@ def resolve_image(value: str, store: Store) -> Image:
             f"agentenv image build {path.name or 'NAME'} --from debian:bookworm --pip gymnasium",
         )
     return _of(found, store)
+
+
+def _read_beside(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise RuntimeUnavailable(f"expected JSON in {path}: {error}", _BESIDE) from error
+    if not isinstance(record, dict):
+        raise RuntimeUnavailable(f"expected a JSON object in {path}, got {record!r:.80}", _BESIDE)
+    for key, (expected, kind) in _KINDS.items():
+        given = record.get(key)
+        parts = given.values() if isinstance(given, dict) else given if isinstance(given, list) else ()
+        if given is not None and not (isinstance(given, expected) and all(isinstance(part, str) for part in parts)):
+            raise RuntimeUnavailable(f"expected {kind} as {key!r} in {path}, got {given!r:.80}", _BESIDE)
+    return record
 
 
 def list_images(store: Store) -> list[Image]:

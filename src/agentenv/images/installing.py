@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -112,8 +113,9 @@ def install(tree: Tree, requirements: tuple[str, ...], report: Report, *, path: 
     python = find_python(tree, "--pip", path)
     shown: dict[str, str] = {}
     words = [f"{HOST}/{_show(shown, str(file))}" if (file := _local(text)) else text for text in requirements]
-    host_pip = _host_pip()
-    variables = _configuration(host_pip, shown)
+    pips = _host_pips()
+    variables = _configuration(pips[0] if pips else None, shown)
+    host_pip = next((pip for pip in pips if _runs_by(pip, python.version)), None)
     command = [python.program]
     if host_pip is None:
         command += ["-m", "pip"]
@@ -168,16 +170,32 @@ def _local(text: str) -> Path | None:
     return path.absolute() if text.endswith((".whl", ".tar.gz", ".zip")) and path.is_file() else None
 
 
-def _host_pip() -> Path | None:
-    """The package of this Python's pip, the wheel that venv would install, or None."""
+def _host_pips() -> list[Path]:
+    """The package of this Python's pip, and the wheel that venv would install; either may be missing."""
+    found = []
     spec = importlib.util.find_spec("pip")
     if spec is not None and spec.origin is not None:
-        return Path(spec.origin).parent
+        found.append(Path(spec.origin).parent)
     bundled = importlib.util.find_spec("ensurepip")
-    if bundled is None or bundled.origin is None:
-        return None
-    wheels = sorted((Path(bundled.origin).parent / "_bundled").glob("pip-*.whl"))
-    return wheels[-1] if wheels else None
+    if bundled is not None and bundled.origin is not None:
+        found += sorted((Path(bundled.origin).parent / "_bundled").glob("pip-*.whl"))[-1:]
+    return found
+
+
+def _runs_by(pip: Path, version: str) -> bool:
+    """Whether a pip says that it runs by a version of Python; the image's may be older than the host's pip likes."""
+    try:
+        if pip.is_dir():
+            (info,) = pip.parent.glob("pip-*.dist-info")
+            text = (info / "METADATA").read_text(encoding="utf-8")
+        else:
+            with zipfile.ZipFile(pip) as wheel:
+                (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+                text = wheel.read(name).decode("utf-8")
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return True
+    least = re.search(r"^Requires-Python: >=\s*(\d+)\.(\d+)", text, re.M)
+    return least is None or tuple(map(int, version.split(".")[:2])) >= tuple(map(int, least.groups()))
 
 
 def _configuration(host_pip: Path | None, shown: dict[str, str]) -> dict[str, str]:

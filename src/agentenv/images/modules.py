@@ -18,6 +18,7 @@ WANTED = (
     "virtio_net",
     "virtio_console",
     "virtio_rng",
+    "virtio_balloon",
     "vmw_vsock_virtio_transport",
     "squashfs",
     "9pnet_virtio",

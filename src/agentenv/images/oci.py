@@ -172,7 +172,7 @@ def _start(config: Mapping[str, Any]) -> Start:
     return Start(
         env,
         user if isinstance(user, str) else "",
-        workdir if isinstance(workdir, str) and workdir else "/",
+        f"/{workdir.lstrip('/')}" if isinstance(workdir, str) else "/",
         texts("Entrypoint"),
         texts("Cmd"),
     )

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from agentenv import locks
 from agentenv.errors import ConfigError, Problem
-from agentenv.images import installing, locks
+from agentenv.images import installing
 from agentenv.images.copying import Copier
 from agentenv.images.ext4 import make_ext4
 from agentenv.images.fetching import build_dockerfile, fetch_debian, fetch_oci, open_archive
@@ -27,6 +28,8 @@ from agentenv.images.trees import Tree, digest_tree, take_in
 # Part of every key: raised when the same ingredients give something else than before.
 _FORMAT = 1
 _DEBIAN_PACKAGES = ["python3"]
+# pip needs distutils of a Python older than 3.10, and Debian keeps most of it in a package of its own.
+_OLDER = {suite: [*_DEBIAN_PACKAGES, "python3-distutils"] for suite in ("bullseye", "oldoldstable")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,8 @@ class _Build:
                 key = key_of("directory", _FORMAT, digest_tree(tree.root, tree.table, times=True))
             yield key, place
         elif source.kind == "debian":
-            key = key_of("debian", _FORMAT, source.value, _DEBIAN_PACKAGES, self.recipe.mirror, os.uname().machine)
+            packages = _OLDER.get(source.value, _DEBIAN_PACKAGES)
+            key = key_of("debian", _FORMAT, source.value, packages, self.recipe.mirror, os.uname().machine)
             with step(self.store, key, self._debian, what=str(source), report=report, again=self.recipe.fresh) as place:
                 yield key, place
         else:
@@ -136,7 +140,8 @@ class _Build:
 
     def _debian(self, out: Path) -> None:
         archive = out.parent / "debian.tar"
-        fetch_debian(self.source.value, _DEBIAN_PACKAGES, archive, self.report, mirror=self.recipe.mirror)
+        packages = _OLDER.get(self.source.value, _DEBIAN_PACKAGES)
+        fetch_debian(self.source.value, packages, archive, self.report, mirror=self.recipe.mirror)
         tree = Tree.make(out)
         with self.report.task("unpacking", archive.stat().st_size), open(archive, "rb") as stream:
             layer = Layer(tree)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agentenv.images import locks
+from agentenv import locks
 from agentenv.images.files import remove_tree, sync_tree
 from agentenv.images.progress import Report
 from agentenv.images.store import Store

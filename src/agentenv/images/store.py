@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentenv import locks
 from agentenv.disk import sync
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
-from agentenv.images import locks
 from agentenv.images.files import digest_file, remove_tree, room_for, sync_tree
 from agentenv.images.progress import LINES, Report
 

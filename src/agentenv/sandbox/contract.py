@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from agentenv.errors import Cause, SandboxError
 from agentenv.sandbox.files import MachineFiles
+from agentenv.sandbox.network import Network
 from agentenv.sandbox.workbench import Workbench
 
 Order = Callable[[Mapping[str, Any], Sequence[int]], None]
@@ -77,7 +78,7 @@ class SandboxSpec:
         vcpu_count: CPUs' worth of time; fractions allowed.
         pids: Limit of processes and threads.
         disk_mb: Size of each of /tmp and /dev/shm, MiB.
-        network: Whether the host's network is reachable.
+        network: What of the network is reachable; None for nothing.
         directory: Working directory inside; must be visible there.
         out: Host directory shown as /out, writable; None for no /out.
         kernel: For machines: the kernel, as configured; None for the usual one.
@@ -94,7 +95,7 @@ class SandboxSpec:
     vcpu_count: float = 1.0
     pids: int = 128
     disk_mb: int = 64
-    network: bool = False
+    network: Network | None = None
     directory: str = "/"
     out: Path | None = None
     kernel: str | None = None
@@ -112,11 +113,13 @@ class RuntimeOptions:
         paths: ``sys.path`` for the environments, in order.
         preload: Installed modules worth importing once instead of in every sandbox.
         network: Whether any sandbox will ask for network.
+        network_settings: The table [network] of the configuration, as plain data.
         out_root: Directory under which every ``SandboxSpec.out`` lies, or None.
         settings: The runtime's own table of the configuration, as plain data, with paths made absolute.
         hidden: Host files and directories not to be shown, where they lie in a directory that is: other runs, the
             configuration with everybody's variables.
         find_files: For runtimes that boot machines: the files of a sandbox's machine.
+        warm: For runtimes that boot machines: how many of each kind are kept ready beyond those that were asked for.
     """
 
     run_id: str
@@ -127,6 +130,8 @@ class RuntimeOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     find_files: Callable[[SandboxSpec], MachineFiles] | None = None
+    warm: int = 0
+    network_settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentenv.errors import AgentEnvError, CauseKind, RuntimeUnavailable
 from agentenv.sandbox.contract import Probe, Runtime, RuntimeOptions, SandboxSpec
@@ -20,6 +21,7 @@ from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.registry import REGISTRY, open_runtime
 from agentenv.sandbox.runtimes._cgroup import detect
 from agentenv.sandbox.runtimes._runid import new_run_id
+from agentenv.sandbox.runtimes._vm.accelerator import probe_kvm
 
 FindFiles = Callable[[SandboxSpec], MachineFiles]
 
@@ -27,27 +29,36 @@ _STATUS = 42
 _DEADLINE_S = {"process": 20.0, "sandbox": 20.0, "vm": 120.0}
 _MACHINES_PYTHON = "/.agentenv/bin/python"
 _TAIL_BYTES = 4096
+_LATE = "look at the processes of this user: something holds up new namespaces or the start of Python"
+_LATE_MACHINE = "give it longer (--deadline), or look at what keeps this host busy; without KVM a machine boots slowly"
 
 
-def probe(name: str, *, deadline_s: float | None = None, find_files: FindFiles | None = None) -> Probe:
+def probe(
+    name: str,
+    *,
+    deadline_s: float | None = None,
+    find_files: FindFiles | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Probe:
     """Try one runtime.
 
     Args:
         name: A name of the registry.
         deadline_s: Seconds after which it counts as not working; None for enough.
         find_files: As in ``RuntimeOptions``.
+        settings: Likewise.
     """
     if deadline_s is None:
         deadline_s = _DEADLINE_S[REGISTRY[name].isolation]
     entry = REGISTRY[name]
-    attempt = _Attempt(name, find_files)
+    attempt = _Attempt(name, find_files, settings or {})
     thread = threading.Thread(target=attempt.run, name=f"agentenv-probe-{name}", daemon=True)
     thread.start()
     thread.join(deadline_s)
     late = thread.is_alive()
     attempt.close()
     if late:
-        remedy = "look at the processes of this user: something holds up new namespaces or the start of Python"
+        remedy = _LATE_MACHINE if entry.isolation == "vm" else _LATE
         return Probe(name, entry.isolation, False, f"had not run a program to its end after {deadline_s:g} s", remedy)
     if attempt.failure is not None:
         message, remedy = _explain(attempt.failure)
@@ -86,8 +97,9 @@ class _Output:
 class _Attempt:
     """Opens a runtime and runs a command in it; ``close`` may come from another thread and ends both."""
 
-    def __init__(self, name: str, find_files: FindFiles | None) -> None:
+    def __init__(self, name: str, find_files: FindFiles | None, settings: Mapping[str, Any]) -> None:
         self._find_files = find_files
+        self._settings = settings
         self.detail = ""
         self.limits: Mapping[str, str] = {}
         self.failure: Exception | None = None
@@ -110,7 +122,8 @@ class _Attempt:
     def _try(self) -> None:
         paths = tuple(dict.fromkeys(os.path.abspath(path) for path in sys.path if path))
         runtime = self._runtime = open_runtime(
-            self._name, RuntimeOptions(new_run_id(), paths, find_files=self._find_files)
+            self._name,
+            RuntimeOptions(new_run_id(), paths, find_files=self._find_files, settings=self._settings),
         )
         # A status that nothing but this program would give is proof that it ran.
         machine = REGISTRY[self._name].isolation == "vm"
@@ -128,6 +141,8 @@ class _Attempt:
             f"a program ran in a sandbox and ended with the status it should ({times[0] * 1000:.0f} ms with everything,"
             f" {times[1] * 1000:.0f} ms for the second)"
         )
+        if getattr(runtime, "accelerator", "") == "tcg":
+            self.detail += f"; emulated, which is slow: {probe_kvm().detail}"
         if self._name == "process":
             self.detail += "; NO isolation: environments have all rights of this user"
 

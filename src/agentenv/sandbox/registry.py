@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agentenv.errors import RuntimeUnavailable
@@ -47,13 +47,20 @@ REGISTRY: Mapping[str, Entry] = {
 }
 
 
-def choose(runtime: str, isolation: str | None, *, platform: str = sys.platform) -> str:
+def choose(
+    runtime: str,
+    isolation: str | None,
+    *,
+    platform: str = sys.platform,
+    obstacle: Callable[[], str] = lambda: "it was not tried",
+) -> str:
     """The name of the runtime to use.
 
     Args:
         runtime: A name, or "auto".
         isolation: The least isolation accepted, or None for whatever the runtime gives.
         platform: As ``sys.platform``.
+        obstacle: What keeps "auto" from taking Firecracker; "" where nothing does. Asked only where that matters.
 
     Raises:
         RuntimeUnavailable: Nothing in this version gives what was asked.
@@ -69,6 +76,8 @@ def choose(runtime: str, isolation: str | None, *, platform: str = sys.platform)
             return name
         if isolation == "vm":
             name = "qemu"  # which uses KVM where that works
+        if platform == "linux" and not obstacle():
+            name = "firecracker"
     else:
         name = runtime
     entry = REGISTRY.get(name)

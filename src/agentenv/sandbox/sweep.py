@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from agentenv.sandbox.runtimes._cgroup import sweep as sweep_groups
+from agentenv.sandbox.runtimes._net.sweep import sweep_networks
 from agentenv.sandbox.runtimes._vm.homes import sweep_homes
 
 
 def sweep() -> tuple[str, ...]:
-    """Remove control groups and machines' directories of runs that are dead; returns the ids of those runs.
+    """Remove control groups, machines' directories and networks' rules of runs that are dead; returns their ids.
 
     Raises:
         AgentEnvError: A control group cannot be removed.
     """
-    return tuple(dict.fromkeys((*sweep_homes(), *sweep_groups())))
+    return tuple(dict.fromkeys((*sweep_homes(), *sweep_networks(), *sweep_groups())))

@@ -65,13 +65,21 @@ class Outcome:
 class Arena:
     """A hostile environment between two harmless ones, in one vector. A context manager."""
 
-    def __init__(self, runtime: str, *, nested: str = "auto", environments: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        runtime: str,
+        *,
+        nested: str = "auto",
+        environments: Sequence[Mapping[str, Any]] = (),
+        tables: Mapping[str, Any] | None = None,
+    ) -> None:
         """Start it.
 
         Args:
             runtime: Name of the runtime.
             nested: As ``[bubblewrap] nested``.
             environments: Further keys for each of the three environments.
+            tables: Further tables of the configuration.
         """
         extra = environments or [{}] * _COUNT
         self.ids = tuple(f"arena-{number}" for number in range(_COUNT))
@@ -83,6 +91,7 @@ class Arena:
                     for name, more in zip(self.ids, extra, strict=True)
                 ],
                 "bubblewrap": {"nested": nested},
+                **(tables or {}),
             }
         )
         self.expected = [0] * _COUNT

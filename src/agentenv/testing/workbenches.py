@@ -147,7 +147,7 @@ class WorkbenchSuite:
     def _spec(cls, context: RunContext, id: str, **keys: Any) -> SandboxSpec:
         members = load_config({"environments": [dict(cls._table())]}).expand()
         spec = context.spec(id, members)
-        return replace(spec, id=id, envs=(), command=(), network=False, start_timeout_s=120.0, **keys)
+        return replace(spec, id=id, envs=(), command=(), network=None, start_timeout_s=120.0, **keys)
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -18,7 +18,8 @@ from agentenv.wire.plan import Branch, Leaf, Part, SpaceLayout, VariableLeaf, na
 from agentenv.wire.views import Bytes, batch_view, check_base
 from agentenv.wire.writer import check_items, check_mapping
 
-_Gather = Callable[[Any, list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]], list[Sequence[object]]], None]
+_Assignments = list[tuple[Any, Any]]
+_Gather = Callable[[Any, _Assignments, list[Sequence[object]]], None]
 
 
 class ActionBatch:
@@ -135,7 +136,7 @@ def _gather_variable(leaf: VariableLeaf, num_envs: int) -> _Gather:
 def _gather_branch(branch: Branch, children: list[_Gather]) -> _Gather:
     keys, where = branch.keys, name_path(branch.path, "actions")
     steps: Sequence[Any] = range(len(children)) if keys is None else keys
-    pairs = list(zip(steps, children, strict=True))
+    pairs = list(zip(steps, children))
 
     def gather(actions: Any, assignments: list[Any], columns: list[Any]) -> None:
         if keys is None:

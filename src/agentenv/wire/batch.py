@@ -95,7 +95,7 @@ def _views(part: Part, base: Bytes) -> Any:
     if isinstance(part, VariableLeaf):
         return None
     children = [_views(child, base) for child in part.children]
-    return tuple(children) if part.keys is None else dict(zip(part.keys, children, strict=True))
+    return tuple(children) if part.keys is None else dict(zip(part.keys, children))
 
 
 def _copy(part: Part, base: Bytes) -> _Copy:
@@ -110,7 +110,7 @@ def _copy(part: Part, base: Bytes) -> _Copy:
             return tuple([child(variable) for child in children])
 
         return copy_tuple
-    pairs = list(zip(part.keys, children, strict=True))
+    pairs = list(zip(part.keys, children))
 
     def copy_dict(variable: Variables | None = None) -> Any:
         return {key: child(variable) for key, child in pairs}
@@ -145,5 +145,5 @@ def _take(part: Part, views: Any, index: int, variable: Sequence[object]) -> Any
         return load_leaf(part, views[index : index + 1].reshape(part.shape), False)(())
     if part.keys is None:
         return tuple([_take(child, views[i], index, variable) for i, child in enumerate(part.children)])
-    pairs = zip(part.keys, part.children, strict=True)
+    pairs = zip(part.keys, part.children)
     return {key: _take(child, views[key], index, variable) for key, child in pairs}

@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import iterate
 
+from agentenv.wire.oneof import ONE_OF
+
 
 def contains(space: Space[Any], value: object) -> bool:
     """Whether Gymnasium would count the value as a member; False where its test fails on it."""
@@ -35,7 +37,7 @@ def _contains(space: Any, value: Any) -> bool:
     if isinstance(space, spaces.Tuple):
         same = isinstance(value, (tuple, list, np.ndarray)) and len(value) == len(space.spaces)
         return same and all(map(_contains, space.spaces, value))
-    if isinstance(space, spaces.OneOf):
+    if isinstance(space, ONE_OF):
         index, item = value
         if not isinstance(value, tuple) or not isinstance(index, (int, np.int64)):
             return False

@@ -131,7 +131,7 @@ def _mapping(node: list[Any], source: Source) -> dict[Any, Any]:
     items = _values(node, source)
     for key in items[::2]:
         _check_hashable(key)
-    return dict(zip(items[::2], items[1::2], strict=True))
+    return dict(zip(items[::2], items[1::2]))
 
 
 def _shape(dims: object) -> tuple[int, ...]:

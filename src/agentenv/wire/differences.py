@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from agentenv.wire.oneof import ONE_OF
+
 
 def first_difference(a: Space[Any], b: Space[Any]) -> str | None:
     """Say where two spaces differ first, such as ``"['pos']: low[2]: -1.0 against -2.0"``.
@@ -37,7 +39,7 @@ def _compare(a: Any, b: Any) -> str | None:
     return None if a == b else f"{a} against {b}"
 
 
-_COMPOSITES: tuple[type, ...] = (spaces.Dict, spaces.Tuple, spaces.OneOf, spaces.Sequence, spaces.Graph)
+_COMPOSITES: tuple[type, ...] = (spaces.Dict, spaces.Tuple, *ONE_OF, spaces.Sequence, spaces.Graph)
 _ATTRIBUTES: tuple[tuple[type, tuple[str, ...]], ...] = (
     (spaces.Box, ("dtype", "shape", "low", "high")),
     (spaces.Discrete, ("dtype", "n", "start")),

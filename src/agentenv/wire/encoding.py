@@ -177,7 +177,7 @@ def _number(code: str) -> _Encoder:
     return encode_number
 
 
-def _numpy_bool(value: np.bool, depth: int, sink: Sink) -> str:
+def _numpy_bool(value: np.bool_, depth: int, sink: Sink) -> str:
     return '["b1",true]' if value else '["b1",false]'
 
 
@@ -216,7 +216,7 @@ _ENCODERS: dict[type, _Encoder] = {
     Opaque: _opaque,
     GraphInstance: _graph,
     np.ndarray: _array,
-    np.bool: _numpy_bool,
+    np.bool_: _numpy_bool,
     np.str_: lambda value, depth, sink: _raw_text("U", value, sink),
     np.bytes_: _raw_bytes("S"),
     **{
@@ -238,9 +238,9 @@ _INHERITED: tuple[tuple[type, _Encoder], ...] = (
     (np.generic, _raw_scalar),
     (int, _as(int, int.__int__)),
     (float, _as(float, float.__float__)),
-    (complex, _as(complex, complex.__complex__)),
+    (complex, _as(complex, complex.__pos__)),
     (str, _as(str, str.__str__)),
-    (bytes, _as(bytes, bytes.__bytes__)),
+    (bytes, _as(bytes, lambda value: bytes.__getitem__(value, slice(None)))),
     (list, _as(list, list.copy)),
     (tuple, _as(tuple, lambda value: list(tuple.__iter__(value)))),
     (dict, _dict),

@@ -27,7 +27,7 @@ def is_read_back(part: Part, value: Any) -> bool:
         return type(value) is tuple and all(map(is_read_back, part.children, value))
     if type(value) is not dict or tuple(value) != part.keys:
         return False
-    return all(is_read_back(child, value[key]) for key, child in zip(part.keys, part.children, strict=True))
+    return all(is_read_back(child, value[key]) for key, child in zip(part.keys, part.children))
 
 
 def is_plain(part: Part, value: Any) -> bool:
@@ -38,7 +38,7 @@ def is_plain(part: Part, value: Any) -> bool:
         return _is_number(value)
     if part.keys is None:
         return type(value) in (tuple, list) and all(map(is_plain, part.children, value))
-    return type(value) is dict and all(is_plain(c, value[k]) for k, c in zip(part.keys, part.children, strict=True))
+    return type(value) is dict and all(is_plain(c, value[k]) for k, c in zip(part.keys, part.children))
 
 
 def _is_number(value: Any) -> bool:

@@ -89,10 +89,10 @@ def _check_branch(branch: Branch, children: list[_Check]) -> _Check:
 
         def check_tuple(actions: Any) -> Any:
             check_items(actions, len(children), where)
-            return tuple([child(item) for child, item in zip(children, actions, strict=True)])
+            return tuple([child(item) for child, item in zip(children, actions)])
 
         return check_tuple
-    pairs = list(zip(keys, children, strict=True))
+    pairs = list(zip(keys, children))
 
     def check_dict(actions: Any) -> Any:
         check_mapping(actions, keys, where)

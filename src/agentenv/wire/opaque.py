@@ -7,7 +7,7 @@ from dataclasses import dataclass
 TEXT_LIMIT = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Opaque:
     """An object of a type that is not sent, as text.
 

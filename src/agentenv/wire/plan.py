@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 from gymnasium import Space, spaces
 
-Path = tuple[str | int, ...]
+Path = tuple[Union[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Leaf:
     """A part of fixed size.
 
@@ -38,7 +38,7 @@ class Leaf:
     space: Space[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class VariableLeaf:
     """A part whose size depends on the value.
 
@@ -53,7 +53,7 @@ class VariableLeaf:
     space: Space[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Branch:
     """A Dict or a Tuple.
 
@@ -68,10 +68,10 @@ class Branch:
     children: tuple[Part, ...]
 
 
-Part = Leaf | VariableLeaf | Branch
+Part = Union[Leaf, VariableLeaf, Branch]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SpaceLayout:
     """The plan of one space.
 

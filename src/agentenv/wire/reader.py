@@ -79,7 +79,7 @@ def check_variables(layout: SpaceLayout, values: Sequence[object]) -> None:
     """
     if len(values) != len(layout.variables):
         raise ProtocolError(f"expected {counted(len(layout.variables), 'value')} of variable size, got {len(values)}")
-    for leaf, value in zip(layout.variables, values, strict=True):
+    for leaf, value in zip(layout.variables, values):
         check_variable(leaf.space, value)
 
 
@@ -93,7 +93,7 @@ def _load(part: Part, buffer: Bytes, numpy_scalars: bool, keep_zero_d: bool) -> 
     children = [_load(child, buffer, numpy_scalars, keep_zero_d) for child in part.children]
     if part.keys is None:
         return lambda variable: tuple([child(variable) for child in children])
-    pairs = list(zip(part.keys, children, strict=True))
+    pairs = list(zip(part.keys, children))
     return lambda variable: {key: child(variable) for key, child in pairs}
 
 

@@ -7,7 +7,9 @@ thirty of them nested would otherwise double the memory thirty times.
 
 from __future__ import annotations
 
+import base64
 import binascii
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
@@ -99,7 +101,7 @@ class _Fields:
         size = prod(shape)
         self.budget.charge(size * dtype.itemsize * self.copies)
         try:
-            raw = binascii.a2b_base64(self.get(name, str), strict_mode=True)
+            raw = _unpack(self.get(name, str))
         except ValueError as error:
             raise ProtocolError(f"{name}: expected base64: {error}") from None
         if size and len(raw) == dtype.itemsize:
@@ -114,6 +116,12 @@ class _Fields:
 
     def space(self, description: object, copies: int = 1) -> Space[Any]:
         return _rebuild(description, self.budget, self.depth + 1, self.copies * copies)
+
+
+def _unpack(text: str) -> bytes:
+    if sys.version_info >= (3, 11):
+        return binascii.a2b_base64(text, strict_mode=True)
+    return base64.b64decode(text, validate=True)
 
 
 def _rebuild(description: object, budget: _Budget, depth: int, copies: int) -> Space[Any]:

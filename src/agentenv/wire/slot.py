@@ -96,7 +96,7 @@ def _round(n: int, to: int) -> int:
     return (n + to - 1) // to * to
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlotLayout:
     """Offsets and sizes, in bytes, of the areas of one slot.
 

@@ -6,6 +6,7 @@ The bytes come from an attacker and may still change while they are read, so eve
 from __future__ import annotations
 
 import re
+import sys
 from math import prod
 from typing import Any
 
@@ -16,7 +17,10 @@ from agentenv.wire.sink import MAX_HASHED
 
 MAX_NESTING = 80
 _LONG_DIGITS = re.compile(r"(?<![0-9])[0-9]{4301}")  # tried once per run of digits, not once per digit
-_QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # the closing quote is optional so that no scan restarts
+# The closing quote is optional so that no scan restarts. Older Pythons, which only run in images and read what the host
+# wrote, keep a way back for every character.
+_ANY_TEXT = r'"(?:[^"\\]++|\\.)*+"?' if sys.version_info >= (3, 11) else r'"(?:[^"\\]|\\.)*"?'
+_QUOTED = re.compile(_ANY_TEXT, re.DOTALL)
 _NOT_BRACKETS = re.compile(r"[^\[\]{}]+")
 
 

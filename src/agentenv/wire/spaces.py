@@ -17,6 +17,7 @@ from gymnasium import Space, spaces
 
 from agentenv.wire.differences import first_difference
 from agentenv.wire.foreign import ForeignSpace
+from agentenv.wire.oneof import ONE_OF
 from agentenv.wire.opaque import describe_object
 from agentenv.wire.rebuilding import rebuild
 
@@ -142,5 +143,5 @@ _DESCRIBERS: tuple[tuple[type, Callable[[Any, _Inner], Description]], ...] = (
     (spaces.Tuple, _several),
     (spaces.Sequence, _sequence),
     (spaces.Graph, _graph),
-    (spaces.OneOf, _several),
+    *((kind, _several) for kind in ONE_OF),
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agentenv.wire.plan import Leaf, SpaceLayout
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+if TYPE_CHECKING:
+    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+else:  # numpy before 1.22 has nothing to put between the brackets
+    Bytes = np.ndarray
 
 
 def check_buffer(layout: SpaceLayout, buffer: Bytes) -> None:

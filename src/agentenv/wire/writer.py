@@ -126,7 +126,7 @@ def _store_scalar(leaf: Leaf, buffer: Bytes, name: str) -> _Store:
 
 def _store_dict(branch: Branch, children: list[_Store], name: str) -> _Store:
     keys, where = branch.keys or (), name_path(branch.path, name)
-    pairs = list(zip(keys, children, strict=True))
+    pairs = list(zip(keys, children))
 
     def store(value: Any, spill: list[object]) -> None:
         # SyncVectorEnv takes what the space names and lets the rest be; so do we. Actions are checked before.
@@ -142,7 +142,7 @@ def _store_tuple(branch: Branch, children: list[_Store], name: str) -> _Store:
 
     def store(value: Any, spill: list[object]) -> None:
         check_items(value, len(children), where)
-        for child, item in zip(children, value, strict=True):
+        for child, item in zip(children, value):
             child(item, spill)
 
     return store

@@ -36,6 +36,10 @@ sub answer {
     if ($word eq 'overwrite') {
         return system('/bin/busybox', 'dd', 'if=/dev/urandom', "of=/dev/$rest", 'bs=64k', 'count=32', 'conv=fsync') >> 8;
     }
+    if ($word eq 'pull') {
+        my ($drive, $count) = split ' ', $rest;
+        return system('/bin/busybox', 'dd', "if=/dev/$drive", 'of=/dev/null', 'bs=4k', "count=$count", 'iflag=direct') >> 8;
+    }
     if ($word eq 'shout') {
         open my $console, '>', '/dev/console' or return "refused: $!";
         print $console "$rest\n" or return "refused: $!";

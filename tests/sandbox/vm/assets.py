@@ -19,7 +19,8 @@ from pathlib import Path, PurePosixPath
 _HERE = Path(__file__).resolve().parent
 _TOOLS = _HERE.parents[2] / "tools"
 _MODULES = (
-    "virtio_mmio", "virtio_blk", "virtio_console", "virtio-rng", "virtio_net", "vmw_vsock_virtio_transport"
+    "virtio_mmio", "virtio_blk", "virtio_console", "virtio-rng", "virtio_net", "vmw_vsock_virtio_transport",
+    "virtio_balloon"
 )  # fmt: skip
 
 

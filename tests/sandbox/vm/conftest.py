@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from agentenv.sandbox.runtimes._vm.machine import (
     Spawn,
     Started,
 )
+from agentenv.sandbox.runtimes._vm.relay import RelayProcess
 
 pytest.register_assert_rewrite("sandbox.vm.machine_suite")
 
@@ -65,6 +67,14 @@ def spawn() -> Iterator[Spawn]:
         child.kill()
         child.wait()
     assert not left, f"machines that were not closed: {[child.args for child in left]}"
+
+
+@pytest.fixture(scope="module")
+def relay_spawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawn]:
+    """Starts programs by a relay, which can start the first process of a namespace."""
+    relay = RelayProcess(sys.path, tmp_path_factory.mktemp("relay"))
+    yield relay.spawn
+    relay.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ import dataclasses
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from agentenv.errors import RuntimeUnavailable
-from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, Machine, MachineSpec
+from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, Machine, MachineSpec, Rate
 from cli_watch import poll
 from sandbox.vm.assets import ask, digest, unshared_mb
 
@@ -169,12 +170,33 @@ class MachineSuite:
         finally:
             third.close()
 
+    def test_limits_of_throughput_are_those_of_now_and_not_of_the_snapshot(
+        self, hypervisor: Hypervisor, spec: MachineSpec, directory: Path, kept: Kept
+    ) -> None:
+        """The only test that measures: so many operations at so many a second cannot take less, on any host."""
+        per_s, count = 10, 60
+        drives = (*spec.drives[:1], dataclasses.replace(spec.drives[1], rate=Rate(ops_per_s=per_s)), *spec.drives[2:])
+        limited = dataclasses.replace(elsewhere(spec), drives=drives)
+        machine = hypervisor.restore(limited, make_home(directory, "limited", kept.drive), kept.path)
+        try:
+            machine.resume()
+            with machine.connect(BOOT_S) as stream:
+                began = time.monotonic()
+                assert ask(stream, f"pull vdb {count}", BOOT_S) == "0"
+                # The first second's worth may come at once, and some before the clock here began.
+                assert time.monotonic() - began > (count - 2 * per_s) / per_s
+        finally:
+            machine.close()
+
     @pytest.mark.parametrize(
         ("change", "words"),
         [
             ({"memory_mb": 128}, "its memory_mb is 256, here 128"),
             ({"vcpu_count": 1}, "its vcpu_count is 2, here 1"),
             ({"drives": ()}, "its drives is"),
+            ({"drives": (Drive("/dev/null", mark="another"),) * 4}, "its drives is .*here .*another"),
+            ({"balloon_mb": 64}, "its balloon_mb is 0, here 64"),
+            ({"huge_pages": True}, "its huge_pages is False, here True"),
         ],
     )
     def test_another_machine_than_it_was_is_refused(

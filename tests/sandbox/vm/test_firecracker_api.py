@@ -181,13 +181,17 @@ def test_without_kvm_it_says_so_and_leaves_nothing(
     hypervisor.close()
 
 
-def test_a_jail_that_cannot_be_made_says_why(binary: str, spawn: Spawn, spec: MachineSpec, tmp_path: Path) -> None:
+def test_a_jail_that_cannot_be_made_says_why(
+    binary: str, relay_spawn: Spawn, spec: MachineSpec, tmp_path: Path
+) -> None:
     if os.geteuid() != 0:
         with pytest.raises(RuntimeUnavailable, match="needs root"):
-            FirecrackerHypervisor(spawn, binary=binary, jail=JailOptions("/bin/true", _NOBODY, _NOBODY), probe=False)
+            FirecrackerHypervisor(
+                relay_spawn, binary=binary, jail=JailOptions("/bin/true", _NOBODY, _NOBODY), probe=False
+            )
         return
     hypervisor = FirecrackerHypervisor(
-        spawn, binary=binary, jail=JailOptions("/bin/false", _NOBODY, _NOBODY), probe=False
+        relay_spawn, binary=binary, jail=JailOptions("/bin/false", _NOBODY, _NOBODY), probe=False
     )
     with pytest.raises(RuntimeUnavailable, match=r"was not started.*Firecracker has ended"):
         hypervisor.boot(spec, tmp_path)
@@ -201,13 +205,13 @@ def test_a_jail_that_cannot_be_made_says_why(binary: str, spawn: Spawn, spec: Ma
 
 
 def test_a_jail_holds_what_it_should(
-    binary: str, machine_assets: Assets, spawn: Spawn, spec: MachineSpec, tmp_path: Path
+    binary: str, machine_assets: Assets, relay_spawn: Spawn, spec: MachineSpec, tmp_path: Path
 ) -> None:
     """Its start succeeds wherever /dev/kvm opens, whether or not a guest comes to life."""
     if os.geteuid() != 0 or not os.path.exists("/dev/kvm"):
         pytest.skip("expected /dev/kvm, and to be root")
     jail = JailOptions(str(machine_assets.bin / "jailer"), _NOBODY, _NOBODY)
-    hypervisor = FirecrackerHypervisor(spawn, binary=binary, jail=jail, probe=False)
+    hypervisor = FirecrackerHypervisor(relay_spawn, binary=binary, jail=jail, probe=False)
     (tmp_path / "own.img").write_bytes(bytes(1 << 20))
     machine = hypervisor.boot(dataclasses.replace(spec, drives=(Drive("own.img", readonly=False),)), tmp_path)
     try:

@@ -7,6 +7,7 @@ Where the kernel has no control groups of version 2, the machine's own size is t
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
 from typing import Self
@@ -16,7 +17,11 @@ from agentenv.guest import confine
 _TOP = "/sys/fs/cgroup"
 _GROUP, _TASKS = f"{_TOP}/cell", f"{_TOP}/tasks"
 _RESERVE_BYTES = 40 << 20
-"""For the kernel, the agent and the zygote's own pages."""
+_RESERVE_SHARE = 4
+"""Of what is free when a group is made, so much is kept for the kernel, the agent and the zygote's own pages, or one in
+so many parts where that is less."""
+_LEAST_BYTES = 16 << 20
+"""With less, what starts reads its programs from disk again and again, and never comes to anything."""
 
 
 def put_under(pid: int, pids: int) -> bool:
@@ -25,7 +30,13 @@ def put_under(pid: int, pids: int) -> bool:
     Args:
         pid: The process.
         pids: Most processes and threads.
+
+    Raises:
+        OSError: There is too little memory for anything to start.
     """
+    free = _available_bytes()
+    if free < _LEAST_BYTES:
+        raise OSError(errno.ENOMEM, f"{free >> 20} MB of its machine's memory are left to start in; raise memory_mb")
     try:
         _limit(_GROUP)
         _write(f"{_GROUP}/pids.max", str(pids))
@@ -107,7 +118,8 @@ def _limit(group: str) -> None:
         confine.mount("cgroup2", _TOP, "cgroup2", 0)
     _write(f"{_TOP}/cgroup.subtree_control", "+memory +pids")
     os.makedirs(group, exist_ok=True)
-    _write(f"{group}/memory.max", str(_available_bytes() - _RESERVE_BYTES))
+    free = _available_bytes()
+    _write(f"{group}/memory.max", str(free - min(_RESERVE_BYTES, free // _RESERVE_SHARE)))
     _write(f"{group}/memory.swap.max", "0")
 
 

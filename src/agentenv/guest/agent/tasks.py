@@ -25,7 +25,7 @@ from agentenv.guest.agent.identity import Identity, become, find_identity
 from agentenv.guest.agent.limits import TaskGroup
 from agentenv.guest.link import Link
 from agentenv.guest.pumping import READ, Loop, close_quietly
-from agentenv.wire.frames import Kind
+from agentenv.wire.frames import CREDIT, WINDOW, Kind
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FAILED = 125
@@ -122,6 +122,8 @@ class Tasks:
         stdin, stdout, stderr = ours
         self._tasks[number] = _Task(pid, streams, group, failure, os.dup(stdout) if terminal is not None else -1)
         link.join(streams["stdin"], writer=stdin)
+        # The host reads nothing for it before: what came before there is a task would be for nobody, an end too.
+        link.send(Kind.CREDIT, streams["stdin"], CREDIT.pack(WINDOW))
         link.join(streams["stdout"], reader=stdout, on_orphan=self._drain)
         if stderr >= 0:
             link.join(streams["stderr"], reader=stderr, on_orphan=self._drain)

@@ -9,20 +9,28 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from agentenv.guest.agent.identity import Identity, become, find_identity
 from agentenv.guest.control import receive_message, send_message
 from agentenv.guest.pumping import READ, Loop
 
-_USER = 1000
+_NOBODY_SPECIAL = Identity(1000, 1000, (), "/tmp", "agentenv")
 _PLACES = ("/usr/local/bin", "/usr/bin", "/bin")
 _TAIL_BYTES = 4096
+# For any Python 3. The option that leaves the working directory out of sys.path came with 3.11.
 _BOOTSTRAP = """
-import sys, json
-if sys.version_info < (3, 11):
-    found = "%d.%d at %s" % (sys.version_info[:2] + (sys.executable,))
-    sys.exit("expected Python 3.11 or newer in the image, found " + found)
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+if sys.version_info < (3, 9):
+    found = "%d.%d.%d at %s" % (sys.version_info[:3] + (sys.executable,))
+    sys.exit("expected Python 3.9 or newer in the image, found " + found)
+import json
 c = json.loads(sys.argv[1])
 sys.path[:0] = c["site"]
 sys.path += c["path"]
+from agentenv.guest.needed import find_fault
+if find_fault():
+    sys.exit(find_fault())
 from agentenv.guest.zygote import main
 main(c)
 """
@@ -90,23 +98,33 @@ class Zygote:
         self._on_ready(self)
 
 
-def start_python(python: str, config: dict[str, Any]) -> Callable[[socket.socket], None]:
-    """A zygote run by an interpreter of the image."""
+def start_python(python: str, config: dict[str, Any], user: str = "") -> Callable[[socket.socket], None]:
+    """A zygote run by an interpreter of the image, as somebody whom ``find_tenant`` finds.
+
+    Raises:
+        OSError: The image has no such user.
+    """
+    identity = find_tenant(user)
 
     def start(control: socket.socket) -> None:
-        _become_nobody_special()
+        become(identity)
         control.set_inheritable(True)
         config["fd"] = control.fileno()
-        os.execve(python, [python, "-s", "-P", "-c", _BOOTSTRAP, json.dumps(config)], config["variables"])
+        os.execve(python, [python, "-s", "-c", _BOOTSTRAP, json.dumps(config)], config["variables"])
 
     return start
 
 
-def start_bare() -> Callable[[socket.socket], None]:
-    """A zygote for commands: this very process, forked."""
+def start_bare(user: str = "") -> Callable[[socket.socket], None]:
+    """A zygote for commands: this very process, forked, as somebody whom ``find_tenant`` finds.
+
+    Raises:
+        OSError: The image has no such user.
+    """
+    identity = find_tenant(user)
 
     def start(control: socket.socket) -> None:
-        _become_nobody_special()
+        become(identity)
         from agentenv.guest.zygote import main
 
         main({"fd": control.detach(), "isolated": True, "preload": [], "bare": True})
@@ -114,9 +132,20 @@ def start_bare() -> Callable[[socket.socket], None]:
     return start
 
 
-def find_python() -> str | None:
-    """The image's interpreter."""
-    return next((path for place in _PLACES if os.access(path := f"{place}/python3", os.X_OK)), None)
+def find_python(path: str = "") -> str | None:
+    """The image's interpreter: the first on its PATH, else in the usual places."""
+    places = [*(place for place in path.split(":") if place.startswith("/")), *_PLACES]
+    return next((found for place in places if os.access(found := f"{place}/python3", os.X_OK)), None)
+
+
+def find_tenant(user: str) -> Identity:
+    """As whom environments and commands run: the user an image names, but never root.
+
+    Raises:
+        OSError: The image has no such user.
+    """
+    found = find_identity(user)
+    return _NOBODY_SPECIAL if found.uid == 0 else found
 
 
 def _begin(stderr: int, control: int) -> None:
@@ -133,9 +162,3 @@ def _begin(stderr: int, control: int) -> None:
     os.closerange(control + 1, 1 << 16)
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
         stream.write("0")
-
-
-def _become_nobody_special() -> None:
-    os.setgroups([])
-    os.setgid(_USER)
-    os.setuid(_USER)

@@ -142,7 +142,7 @@ def create_cells(
         cradle = await_cradle()
         for number, cell in enumerate(cells):
             zygote = cradle.zygote_for(number)
-            zygote.spawn(cell.guest_end, nested=cradle.nested, network=cell.spec.network)
+            zygote.spawn(cell.guest_end, nested=cradle.nested, network=cell.spec.network is not None)
             cell.set_shell(zygote.alive)
             if cradle.owned:
                 cell.end_shell = zygote.end

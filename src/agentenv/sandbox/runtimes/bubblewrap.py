@@ -16,6 +16,7 @@ from typing import Any
 
 from agentenv.errors import ClosedError, RuntimeUnavailable, SandboxError
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
+from agentenv.sandbox.network import expect_whole
 from agentenv.sandbox.runtimes import _bwrap
 from agentenv.sandbox.runtimes._birth import Cradle, create_cells, settings_for
 from agentenv.sandbox.runtimes._cell import CellSandbox
@@ -73,6 +74,8 @@ class BubblewrapRuntime:
         """Start sandboxes; see the contract."""
         if self._closed:
             raise ClosedError("the runtime is closed")
+        for spec in specs:
+            expect_whole(self.name, spec.id, spec.network)
         own: list[ZygoteProcess] = []
 
         def await_cradle() -> Cradle:
@@ -189,7 +192,7 @@ class BubblewrapRuntime:
                 self._view,
                 zygote_command(self._options.paths, preload, fd, isolated=spec is None),
                 variables=zygote_variables(),
-                network=self._options.network if spec is None else spec.network,
+                network=self._options.network if spec is None else spec.network is not None,
                 passwd_fd=passwd,
                 group_fd=group,
                 out_root=str(out) if out is not None and spec is None else None,

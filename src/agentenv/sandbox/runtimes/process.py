@@ -14,6 +14,7 @@ from typing import Any
 
 from agentenv.errors import ClosedError, SandboxError
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
+from agentenv.sandbox.network import expect_whole
 from agentenv.sandbox.runtimes._birth import Cradle, create_cells, settings_for
 from agentenv.sandbox.runtimes._cell import CellSandbox
 from agentenv.sandbox.runtimes._cgroup import open_run
@@ -50,6 +51,8 @@ class ProcessRuntime:
         """Start sandboxes; see the contract."""
         if self._closed:
             raise ClosedError("the runtime is closed")
+        for spec in specs:
+            expect_whole(self.name, spec.id, spec.network)
         cells = create_cells(
             specs,
             output,

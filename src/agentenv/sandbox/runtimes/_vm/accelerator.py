@@ -9,42 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import grp
-import json
 import logging
 import os
 import platform
+import pwd
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from agentenv.errors import RuntimeUnavailable
+from agentenv.sandbox.runtimes._vm.diagnosis import DENIED, MISSING, Facts, Kvm, diagnose
+from agentenv.sandbox.runtimes._vm.trials import Trial, boot_id
 
 logger = logging.getLogger("agentenv.sandbox")
 
 DEVICE = "/dev/kvm"
 _TRIAL = Path(__file__).with_name("_kvmtry.py")
 _DEADLINE_S = 60.0
-_DOUBT_S = 3600.0
-_WORKS = "works"
-
-
-@dataclass(frozen=True, slots=True)
-class Kvm:
-    """What is known of KVM here.
-
-    Attributes:
-        works: Whether a guest ran to its end.
-        detail: What was found.
-        remedy: What would help where it does not work.
-    """
-
-    works: bool
-    detail: str
-    remedy: str = ""
 
 
 def cache_directory() -> Path:
@@ -84,57 +67,60 @@ def probe_kvm(device: str = DEVICE, *, cache: Path | None = None, deadline_s: fl
         cache: Directory in which the outcome is kept; None for the usual one.
         deadline_s: Seconds after which a guest that has not ended never will.
     """
-    if platform.machine() != "x86_64":
-        return Kvm(False, f"expected an x86-64 host, this is {platform.machine()}", "use an x86-64 host")
-    refusal = _refusal(device)
-    if refusal is not None:
-        return refusal
-    memory = (cache or cache_directory()) / "kvm.json"
-    key = _key(device)
-    outcome = _remembered(memory, key)
-    if outcome is None:
-        outcome = _try(device, deadline_s)
-        _remember(memory, key, outcome)
-    if outcome == _WORKS:
-        return Kvm(True, f"a guest ran to its end through {device}")
-    if "busy" in outcome.lower():
-        remedy = "another program has the processor's virtualisation: end it (VirtualBox, VMware, a debugger)"
-    else:
-        remedy = (
-            "this host is itself a virtual machine whose KVM runs only guests made for it, or is broken: use a host"
-            " with full (nested) virtualisation"
-        )
-    return Kvm(False, f"{device} is there and opens, but an ordinary guest does not run on it: {outcome}", remedy)
+    facts = _look(device)
+    if facts.machine == "x86_64" and not facts.opening:
+        trial = Trial((cache or cache_directory()) / "kvm.json", _key(device))
+        outcome = trial.recall()
+        if outcome is None:
+            outcome = _try(device, deadline_s)
+            trial.keep(outcome)
+        facts = replace(facts, outcome=outcome)
+    return diagnose(facts)
 
 
-def _refusal(device: str) -> Kvm | None:
-    """Why the device cannot even be opened, or None."""
+def _look(device: str) -> Facts:
+    """What can be seen without running anything."""
+    facts = Facts(
+        device,
+        platform.machine(),
+        opening=_opening(device),
+        flags=_flags(),
+        modules=frozenset(path.name for path in Path("/sys/module").glob("kvm*")),
+        container=any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv"))),
+    )
+    if facts.opening != DENIED:
+        return facts
+    owner = os.stat(device)
+    group, member = str(owner.st_gid), False
+    with contextlib.suppress(KeyError):
+        found = grp.getgrgid(owner.st_gid)
+        user = pwd.getpwuid(os.geteuid())
+        group, member = found.gr_name, user.pw_name in found.gr_mem or user.pw_gid == owner.st_gid
+    may = owner.st_mode & 0o060 == 0o060
+    return replace(facts, group=group, group_may=may, member=member and may)
+
+
+def _opening(device: str) -> str:
+    """Why the device cannot be opened, or ""."""
     try:
         os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
-        return None
     except FileNotFoundError:
-        return Kvm(
-            False,
-            f"no {device} on this host",
-            "switch virtualisation on in the firmware and load its module (sudo modprobe kvm_intel, or kvm_amd); in a"
-            " virtual machine, have its host allow nested virtualisation; in a container, pass --device /dev/kvm",
-        )
+        return MISSING
     except PermissionError:
-        owner = os.stat(device)
-        group = str(owner.st_gid)
-        with contextlib.suppress(KeyError):
-            group = grp.getgrgid(owner.st_gid).gr_name
-        if owner.st_mode & 0o060 == 0o060 and owner.st_gid != 0:
-            remedy = f"sudo usermod -aG {group} $USER, then log in anew"
-        else:
-            remedy = f"sudo setfacl -m u:$USER:rw {device}, or sudo chgrp kvm {device} && sudo chmod 660 {device}"
-        return Kvm(False, f"this user may not open {device} (it belongs to group {group})", remedy)
+        return DENIED
     except OSError as error:
-        return Kvm(
-            False,
-            f"{device} cannot be opened: {error.strerror}",
-            "its driver is not loaded or switched off: sudo modprobe kvm_intel (or kvm_amd), then dmesg | grep -i kvm",
-        )
+        return str(error.strerror)
+    return ""
+
+
+def _flags() -> frozenset[str]:
+    """Those of the processor's flags that say something here."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() == "flags":
+                return frozenset(value.split()) & {"vmx", "svm", "hypervisor"}
+    return frozenset()
 
 
 def _try(device: str, deadline_s: float) -> str:
@@ -161,28 +147,5 @@ def _try(device: str, deadline_s: float) -> str:
 
 
 def _key(device: str) -> list[str]:
-    boot = ""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     number = os.stat(device).st_rdev
-    return [boot, platform.release(), f"{device} {os.major(number)}:{os.minor(number)}"]
-
-
-def _remembered(memory: Path, key: list[str]) -> str | None:
-    """What came of the trial since the host was started. A failure is believed for an hour: it may have been load."""
-    try:
-        found = json.loads(memory.read_text(encoding="utf-8"))
-        if found["key"] != key:
-            return None
-        outcome = str(found["outcome"])
-        return outcome if outcome == _WORKS or 0 <= time.time() - found["time"] < _DOUBT_S else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _remember(memory: Path, key: list[str], outcome: str) -> None:
-    with contextlib.suppress(OSError):
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=memory.parent, prefix=".kvm-", delete=False) as file:
-            json.dump({"key": key, "outcome": outcome, "time": time.time()}, file)
-        os.replace(file.name, memory)
+    return [boot_id(), platform.release(), f"{device} {os.major(number)}:{os.minor(number)}"]

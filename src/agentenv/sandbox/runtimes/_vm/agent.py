@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from agentenv.errors import Cause, CauseKind, Owner, ProtocolError, RuntimeUnavailable, SandboxDied, StepTimeout
+from agentenv.errors import Cause, CauseKind, Owner, RuntimeUnavailable, SandboxDied, StepTimeout
 from agentenv.guest.control import ControlClosed, receive_message, send_message
 from agentenv.wire.frames import HELLO, NONCE_BYTES
 
@@ -80,7 +80,7 @@ class Agent:
         Raises:
             AgentRefusal: The agent refuses; says why.
             StepTimeout: It did not answer in time.
-            SandboxDied: The machine is gone.
+            SandboxDied: The machine is gone, or its agent sends what is not the protocol.
         """
         with self._lock:
             self._number += 1
@@ -99,9 +99,12 @@ class Agent:
                 cause = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, f"the machine ended while {op!r} was asked")
                 raise SandboxDied(cause.detail, env_id=self._id, cause=cause) from error
             except ValueError as error:
-                raise ProtocolError(
-                    f"{self._id}: its agent sent something that is not the protocol: {error}"
-                ) from error
+                cause = Cause(
+                    CauseKind.PROTOCOL,
+                    Owner.ENVIRONMENT,
+                    f"its machine broke the protocol: asked for {op!r}, its agent sent {error}",
+                )
+                raise SandboxDied(cause.detail, env_id=self._id, cause=cause) from error
         if "error" in message:
             raise AgentRefusal(self._id, message)
         return message.get("value")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentenv.disk import sync
-from agentenv.errors import RuntimeUnavailable
+from agentenv.errors import ResourceLimit, RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.machine import MachineSpec
 
 _BLOCK = 1 << 20
@@ -29,6 +29,7 @@ _PARTIAL = ".partial"
 DESCRIPTION = "machine.json"
 """The file of a snapshot that says what the others are; without it they are none."""
 _FICLONE = 0x40049409  # linux/fs.h
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR)
 _PT_NOTE = 4
 _XEN_PHYS32_ENTRY = 18  # Xen's public/elfnote.h; where a PVH kernel is entered
 _NOTE_BYTES = 1 << 16
@@ -42,8 +43,10 @@ def find_program(configured: str | None, names: tuple[str, ...], what: str, reme
     """
     if configured is not None:
         if not (os.path.isfile(configured) and os.access(configured, os.X_OK)):
+            key = f"binary in [{what.lower()}]" if what.isalpha() else "it"
             raise RuntimeUnavailable(
-                f"{what}: {configured!r} is not an executable file", "correct the path or remove the key"
+                f"{what}: {configured!r} is not an executable file",
+                f"correct {key} in the configuration, or leave it out to use the one on PATH",
             )
         return os.path.abspath(configured)
     for name in names:
@@ -176,6 +179,37 @@ def read_version(binary: str, what: str, pattern: str, oldest: tuple[int, int], 
     return version
 
 
+@contextlib.contextmanager
+def room_in(directory: Path, what: str, remedy: str) -> Iterator[None]:
+    """Say in words that a disk is full or may not be written, where, and what helps.
+
+    Args:
+        directory: Where it is written.
+        what: What for, as in "keep a snapshot".
+        remedy: What helps.
+
+    Raises:
+        ResourceLimit: Instead of the error of the system.
+    """
+    try:
+        yield
+    except ResourceLimit:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        text = f"cannot {what} in {directory}: {error.strerror}{_free(directory, error)}\n  remedy: {remedy}"
+        raise ResourceLimit(error.errno, text) from error
+
+
+def _free(directory: Path, error: OSError) -> str:
+    if error.errno != errno.ENOSPC:
+        return ""
+    with contextlib.suppress(OSError):
+        return f" ({shutil.disk_usage(directory).free >> 20} MB free)"
+    return ""
+
+
 def copy_sparsely(source: Path, target: Path) -> None:
     """Copy a file, leaving out what is empty; shares its blocks where the file system can."""
     with open(source, "rb", buffering=0) as reader, open(target, "wb", buffering=0) as writer:
@@ -189,19 +223,39 @@ def copy_memory(source: int, target: int) -> None:
     """Copy a memory file, leaving out pages that were never touched or hold only zeros."""
     size = os.fstat(source).st_size
     os.ftruncate(target, size)
-    at = 0
-    while at < size:
-        try:
-            at = os.lseek(source, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole follows
-                return
-            raise
-        end = os.lseek(source, at, os.SEEK_HOLE)
+    for at, end in data_of(source, size):
         while at < end:
             block = os.pread(source, min(_BLOCK, end - at), at)
             write_block(target, block, at)
             at += len(block)
+
+
+def data_of(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a file of this size is no hole: start and end."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole follows
+                return
+            raise
+        end = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, end
+
+
+def read_into(fd: int, target: memoryview, at: int) -> None:
+    """Fill memory with what a file has from there on.
+
+    Raises:
+        OSError: It cannot be read, or is shorter.
+    """
+    done = 0
+    while done < len(target):
+        count = os.preadv(fd, [target[done : done + _BLOCK]], at + done)
+        if not count:
+            raise OSError(errno.EIO, f"expected {len(target)} bytes at {at}, got {done}")
+        done += count
 
 
 def write_block(target: int, block: bytes, at: int) -> None:

@@ -8,14 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentenv.sandbox.runtimes._runid import is_run_id, run_is_alive
+from agentenv.sandbox.runtimes._vm.files import room_in
 
+REMEDY = "free some of the disk, or choose another directory for what is temporary with TMPDIR=DIR"
 _PREFIX = "agentenv."
 
 
 def make_homes(run_id: str) -> Path:
-    """The directory of a run's machines."""
+    """The directory of a run's machines.
+
+    Raises:
+        ResourceLimit: There is no room, or it may not be made.
+    """
     homes = Path(tempfile.gettempdir()) / f"{_PREFIX}{run_id}"
-    homes.mkdir(mode=0o700)
+    with room_in(homes.parent, "keep the machines' own files", REMEDY):
+        homes.mkdir(mode=0o700)
     return homes
 
 

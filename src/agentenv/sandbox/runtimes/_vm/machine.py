@@ -43,11 +43,13 @@ class Drive:
         path: Absolute for what machines share, which must be read-only; a bare name for a file in the machine's home.
         readonly: Whether the machine can only read it.
         rate: Its limits.
+        mark: What tells its content from another's, where a snapshot depends on it.
     """
 
     path: str
     readonly: bool = True
     rate: Rate = Rate()
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,10 @@ class MachineSpec:
         vcpu_count: Processors.
         boot_args: Added to the kernel command line that the hypervisor needs itself.
         interfaces: Network, in order.
+        network: Descriptor of the network namespace in which the TAP devices are; -1 for that of this process.
         console_bytes: The serial console is kept in "console.log" in the home, up to so many bytes.
+        balloon_mb: MiB that a balloon takes from its memory until it would run out of memory.
+        huge_pages: Whether its memory consists of pages of 2 MiB of the host's.
     """
 
     id: str
@@ -91,7 +96,10 @@ class MachineSpec:
     vcpu_count: int
     boot_args: str = ""
     interfaces: tuple[Interface, ...] = ()
+    network: int = -1
     console_bytes: int = 1 << 20
+    balloon_mb: int = 0
+    huge_pages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,8 @@ class Command:
         variables: All of its environment.
         output: Descriptor for its standard output and error.
         inherit: Further descriptors it keeps, under the same numbers.
+        network: Descriptor of the network namespace it starts in; -1 for that of whoever starts it.
+        apart: Whether it is the first process of a pid namespace, so that whatever it starts ends with it. Needs root.
     """
 
     argv: Sequence[str]
@@ -124,6 +134,8 @@ class Command:
     variables: Mapping[str, str] = field(default_factory=dict)
     output: int = -1
     inherit: Sequence[int] = ()
+    network: int = -1
+    apart: bool = False
 
 
 Spawn = Callable[[Command], Started]
@@ -173,6 +185,9 @@ class Machine(Protocol):
             OSError: There is no room; the machine goes on being paused, and the directory is empty.
             RuntimeUnavailable: The monitor refuses; says why.
         """
+
+    def ballooned_mb(self) -> int:
+        """MiB its balloon holds now; 0 without one."""
 
     def alive(self) -> bool:
         """Whether the monitor runs."""

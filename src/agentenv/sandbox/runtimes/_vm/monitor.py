@@ -23,13 +23,17 @@ _KILL_S = 30.0
 _DRAIN_S = 2.0
 
 
+class MonitorKilled(RuntimeUnavailable):
+    """A monitor ended before it did what it was to do, and without a word: somebody killed it."""
+
+
 class Monitor:
     """A monitor that was started for one machine.
 
     Attributes:
         name: Of the program, for messages.
         pid: Its process.
-        pidfd: Becomes readable when it ends; -1 after ``close``.
+        pidfd: Becomes readable when it has ended, and all that was started with it; -1 after ``close``.
     """
 
     def __init__(
@@ -43,6 +47,8 @@ class Monitor:
         directory: Path | None = None,
         console_bytes: int,
         inherit: Sequence[int] = (),
+        network: int = -1,
+        apart: bool = False,
         explain: Callable[[str], str] = lambda text: "",
     ) -> None:
         """Start it.
@@ -56,6 +62,8 @@ class Monitor:
             directory: Its working directory, where that is not ``home``.
             console_bytes: How much of its console is kept.
             inherit: Descriptors it keeps.
+            network: As in ``Command``.
+            apart: As in ``Command``; then ``identify`` tells which process it is.
             explain: The remedy for what it says when it ends too early, or "".
 
         Raises:
@@ -66,7 +74,9 @@ class Monitor:
         self._lock = threading.Lock()
         self._console, output = consoles.open(home / CONSOLE, console_bytes)
         try:
-            started = spawn(Command(argv, directory or home, output=output, inherit=inherit))
+            started = spawn(
+                Command(argv, directory or home, output=output, inherit=inherit, network=network, apart=apart)
+            )
         except OSError as error:
             self._console.close()
             raise RuntimeUnavailable(f"{name} cannot be started: {error}", explain(str(error))) from error
@@ -77,6 +87,10 @@ class Monitor:
             os.close(output)
         self.pid = started.pid
         self.pidfd = started.pidfd
+
+    def identify(self, pid: int) -> None:
+        """Say which process it is, where another one was started to start it. The other one ends with it."""
+        self.pid = pid
 
     def alive(self) -> bool:
         """Whether it runs."""
@@ -139,7 +153,8 @@ class Monitor:
         message = f"{what}; {self.name} {'has ended' if ended else 'still runs'}"
         if text:
             message += ", its last output:\n" + "\n".join(f"    {line}" for line in text.split("\n"))
-        return RuntimeUnavailable(message, self._explain(text))
+        kind = MonitorKilled if ended and not text else RuntimeUnavailable
+        return kind(message, self._explain(text))
 
 
 class MonitoredMachine:
@@ -168,6 +183,10 @@ class MonitoredMachine:
     def alive(self) -> bool:
         """Whether its monitor runs."""
         return self._monitor.alive()
+
+    def ballooned_mb(self) -> int:
+        """What its balloon holds; see the contract."""
+        return 0
 
     def console(self, lines: int = 20) -> str:
         """The last lines of its serial console, and what the monitor itself said."""

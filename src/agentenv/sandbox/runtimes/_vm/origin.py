@@ -77,8 +77,8 @@ def read_origin(directory: Path) -> Origin:
         if found["format"] != _FORMAT:
             raise ValueError(f"expected format {_FORMAT}, got {found['format']!r}")
         files = MachineFiles(**{field.name: _value(field.name, found["files"]) for field in fields(MachineFiles)})
-        numbers = (int(found[name]) for name in ("memory_mb", "vcpu_count", "disk_mb"))
-        origin = Origin(files, *numbers, tuple(dict(one) for one in found["introductions"]))
+        numbers = {name: int(found[name]) for name in ("memory_mb", "vcpu_count", "disk_mb")}
+        origin = Origin(files, introductions=tuple(dict(one) for one in found["introductions"]), **numbers)
         fingerprint = list(found["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RuntimeUnavailable(

@@ -7,7 +7,6 @@ asked for again. Who takes it makes it somebody (``guest.agent.personal``), as w
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections import defaultdict
@@ -98,28 +97,28 @@ class WarmPool:
         self._ready.clear()
 
     def _fill(self) -> None:
-        while True:
-            with self._changed:
-                while not self._closed and (kind := self._wanted()) is None:
-                    self._changed.wait()
-                if self._closed:
-                    return
-                make = self._makers[kind]  # type: ignore[index]  # the loop ends with a kind
+        while (wanted := self._next()) is not None:
+            kind, make = wanted
             try:
                 warm = make()
             except (AgentEnvError, OSError) as error:
                 # Nobody has asked for it: whoever will ask meets the same and is told.
                 logger.debug("a machine could not be kept ready: %s", error)
                 with self._changed:
-                    self._makers.pop(kind, None)  # type: ignore[arg-type]  # likewise
+                    self._makers.pop(kind, None)
                 continue
             with self._changed:
                 if not self._closed:
-                    self._ready[kind].append(warm)  # type: ignore[index]  # likewise
-                    self._changed.notify_all()
+                    self._ready[kind].append(warm)
                     continue
-            with contextlib.suppress(AgentEnvError, OSError):
-                self._discard(warm)
+            self._discard(warm)
 
-    def _wanted(self) -> str | None:
-        return next((kind for kind in self._makers if len(self._ready[kind]) < self._size), None)
+    def _next(self) -> tuple[str, Callable[[], Warm]] | None:
+        """Wait until one is wanted: its kind and what makes it; None when there is nobody to want any."""
+        with self._changed:
+            while not self._closed:
+                for kind, make in self._makers.items():
+                    if len(self._ready[kind]) < self._size:
+                        return kind, make
+                self._changed.wait()
+        return None

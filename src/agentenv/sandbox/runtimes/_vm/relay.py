@@ -100,7 +100,8 @@ class RelayProcess:
 
         Args:
             machine: Which one.
-            ties: For each a stream, a descriptor, and "r" for what is read from it, "w" for what is written to it.
+            ties: For each a stream, a descriptor, and "r" for what is read from it, "w" for what is written to it; with
+                "g" nothing is read before the machine grants it.
         """
         streams = [(stream, ways) for stream, _, ways in ties]
         self._ask({"op": "tie", "machine": machine, "streams": streams}, [fd for _, fd, _ in ties])
@@ -128,6 +129,13 @@ class RelayProcess:
     def release(self, machine: int) -> None:
         """Carry everything again."""
         self._ask({"op": "release", "machine": machine}, ())
+
+    def broken(self, machine: int) -> str:
+        """What came from a machine and was not the protocol; "" for nothing, or when the relay itself is gone."""
+        try:
+            return str(self._ask({"op": "fate", "machine": machine}, ())[0].get("broken", ""))
+        except RuntimeUnavailable:
+            return ""
 
     def leave(self, machine: int) -> None:
         """Forget a machine."""

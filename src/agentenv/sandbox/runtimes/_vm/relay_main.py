@@ -15,20 +15,19 @@ Requests come on one socket, one at a time, each with an "op" and descriptors, a
     rest      let go of its stream
     rejoin    another stream into it
     release   everything again
+    fate      what came from a machine and was not the protocol
     leave     forget a machine
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import select
 import shutil
 import signal
 import socket
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,13 +37,12 @@ from agentenv.guest.control import ControlClosed, receive_message, send_message
 from agentenv.guest.link import Link
 from agentenv.guest.pumping import READ, Loop, close_quietly
 from agentenv.sandbox.runtimes._net.namespace import enter
-from agentenv.wire.frames import CHUNK, RPC, Kind
+from agentenv.wire.frames import CHUNK, RPC, WINDOW, Kind
 from agentenv.wire.replica import Replica
 from agentenv.wire.slot import SlotLayout
 
 _RING = (1).to_bytes(8, "little")
 _MAX_FDS = 16
-_LENGTH = struct.Struct("<I")
 
 
 @dataclass(slots=True)
@@ -52,8 +50,8 @@ class _Machine:
     """A machine's stream, and the host's memory and bells that belong to it."""
 
     link: Link
-    rpc: int
     pidfd: int
+    broken: str = ""
     replica: Replica | None = None
     wake: int = -1
     done: int = -1
@@ -78,6 +76,7 @@ class Relay:
             "rest": self._rest,
             "rejoin": self._rejoin,
             "release": self._release,
+            "fate": self._fate,
             "leave": self._leave,
         }
         self._loop.watch(owner.fileno(), READ, self._obey)
@@ -117,14 +116,15 @@ class Relay:
             on_frame=lambda kind, body: self._hear(number, kind, body),
             on_lost=lambda why: self._lose(number, why),
         )
-        self._machines[number] = _Machine(link, rpc, pidfd)
+        self._machines[number] = _Machine(link, pidfd)
         link.join(RPC, reader=rpc, writer=rpc)
         return {}, []
 
     def _tie(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
         link = self._machines[request["machine"]].link
         for (stream, ways), fd in zip(request["streams"], fds, strict=True):
-            link.join(stream, reader=fd if "r" in ways else -1, writer=fd if "w" in ways else -1)
+            reader, writer = (fd if way in ways else -1 for way in "rw")
+            link.join(stream, reader=reader, writer=writer, credit=0 if "g" in ways else WINDOW)
         return {}, []
 
     def _untie(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
@@ -168,6 +168,10 @@ class Relay:
         self._machines[request["machine"]].link.release()
         return {}, []
 
+    def _fate(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        machine = self._machines.get(request["machine"])
+        return {"broken": "" if machine is None else machine.broken}, []
+
     def _leave(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
         machine = self._machines.pop(request["machine"], None)
         if machine is not None:
@@ -199,18 +203,14 @@ class Relay:
         machine = self._machines.get(number)
         if machine is not None:
             if "protocol" in why:
-                _say(machine.rpc, {"event": "broken", "why": why})
+                # Told to whoever asks, not sent to the host's end of requests: that was closed with the link, and a
+                # machine could have filled it.
+                machine.broken = why
             self._end(machine)
 
     def _end(self, machine: _Machine) -> None:
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(machine.pidfd, signal.SIGKILL)
-
-
-def _say(fd: int, message: dict[str, Any]) -> None:
-    body = json.dumps(message).encode()
-    with contextlib.suppress(OSError):
-        os.write(fd, _LENGTH.pack(len(body)) + body)
 
 
 def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:

@@ -6,6 +6,7 @@ the same names, limits and file systems everywhere; the machine is the wall.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -13,26 +14,40 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import ClosedError, RuntimeUnavailable, SandboxError
+from agentenv.errors import (
+    Cause,
+    CauseKind,
+    ClosedError,
+    Owner,
+    RuntimeUnavailable,
+    SandboxDied,
+    SandboxError,
+)
 from agentenv.sandbox.contract import Output, RuntimeOptions, Sandbox, SandboxSpec
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._birth import settings_for
 from agentenv.sandbox.runtimes._cgroup import open_run
+from agentenv.sandbox.runtimes._net.networks import INTERFACE, Networks
 from agentenv.sandbox.runtimes._vm.agent import AgentRefusal
-from agentenv.sandbox.runtimes._vm.files import copy_sparsely
-from agentenv.sandbox.runtimes._vm.homes import make_homes
-from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, MachineSpec, Spawn
+from agentenv.sandbox.runtimes._vm.files import copy_sparsely, room_in
+from agentenv.sandbox.runtimes._vm.homes import REMEDY, make_homes
+from agentenv.sandbox.runtimes._vm.machine import Drive, Hypervisor, Machine, MachineSpec, Spawn
+from agentenv.sandbox.runtimes._vm.monitor import MonitorKilled
 from agentenv.sandbox.runtimes._vm.origin import read_origin
+from agentenv.sandbox.runtimes._vm.pool import Warm, WarmPool
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
 from agentenv.sandbox.runtimes._vm.sandbox import VmSandbox
+from agentenv.sandbox.runtimes._vm.saved import processor
 from agentenv.sandbox.runtimes._vm.starting import as_image_says, shown_paths, unfit, variables_of_zygotes
+from agentenv.sandbox.runtimes._vm.table import MachineTable, await_balloon, unlimited
 from agentenv.sandbox.runtimes._vm.templates import SCRATCH, Templates
 from agentenv.sandbox.runtimes._vm.workbench import news
 
@@ -57,24 +72,30 @@ class VmRuntime:
 
         Raises:
             RuntimeUnavailable: The monitor cannot be used here.
+            ResourceLimit: There is no place for the machines' own files.
         """
         self._options = options
-        self._boot_args = str(options.settings.get("boot_args", ""))
+        self._table = MachineTable.of(options.settings)
         self._lock = threading.Lock()
         self._closed = False
         self._sandboxes: list[VmSandbox] = []
         self._numbers = 0
-        self._groups = open_run(options.run_id)
-        self._homes = make_homes(options.run_id)
-        self._relay = RelayProcess(options.paths, self._homes)
-        try:
-            self._hypervisor = self.find_hypervisor(lambda command: self._relay.spawn(command))
-        except BaseException:
-            self._relay.close()
-            shutil.rmtree(self._homes, ignore_errors=True)
+        self._pool = WarmPool(options.warm, _discard)
+        self._makers: dict[Path, Callable[[Callable[[Path], Machine]], Machine]] = {}
+        with contextlib.ExitStack() as undo:
+            self._networks = Networks(options.run_id, options.network_settings)
+            undo.callback(self._networks.close)
+            if options.network:
+                self._networks.open()
+            self._groups = open_run(options.run_id)
             if self._groups is not None:
-                self._groups.close()
-            raise
+                undo.callback(self._groups.close)
+            self._homes = make_homes(options.run_id)
+            undo.callback(shutil.rmtree, self._homes, ignore_errors=True)
+            self._relay = RelayProcess(options.paths, self._homes)
+            undo.callback(self._relay.close)
+            self._hypervisor = self.find_hypervisor(lambda command: self._relay.spawn(command))
+            undo.pop_all()
 
     def find_hypervisor(self, spawn: Spawn) -> Hypervisor:
         """The monitor this runtime uses.
@@ -120,6 +141,11 @@ class VmRuntime:
             self._sandboxes = [*(one for one in self._sandboxes if not one.destroyed), *ready]
         return list(ready)
 
+    @property
+    def accelerator(self) -> str:
+        """What runs the machines' processors."""
+        return self._hypervisor.accelerator
+
     def limits(self) -> Mapping[str, str]:
         """What enforces each limit; see ``Probe.limits``."""
         by = f"cgroup {self._groups.version}" if self._groups is not None else "processors of the machine"
@@ -128,7 +154,7 @@ class VmRuntime:
             "cpu": by,
             "pids": "cgroup v2 in the machine",
             "disk": "tmpfs size",
-            "network": "no interface",
+            "network": "nftables, network namespace" if self._options.network else "no interface",
         }
 
     def close(self) -> None:
@@ -136,6 +162,7 @@ class VmRuntime:
         if self._closed:
             return
         self._closed = True
+        self._pool.close()
         for sandbox in self._sandboxes:
             sandbox.destroy()
         self._relay.close()
@@ -143,6 +170,7 @@ class VmRuntime:
         shutil.rmtree(self._homes, ignore_errors=True)
         if self._groups is not None:
             self._groups.close()
+        self._networks.close()
 
     # -- parts
 
@@ -156,14 +184,9 @@ class VmRuntime:
         if spec.origin is not None:
             origin = read_origin(spec.origin)
             return (
-                self._machine_of(spec.id, origin.files, origin.memory_mb, origin.vcpu_count),
+                self._machine_of(spec, origin.files, origin.memory_mb, origin.vcpu_count),
                 origin.files,
                 spec.origin,
-            )
-        if spec.network:
-            raise RuntimeUnavailable(
-                f"{spec.id}: runtime {self.name!r} has no network in this version",
-                'set network = false, or use runtime = "bubblewrap"',
             )
         if spec.memory_mb < LEAST_MB:
             raise RuntimeUnavailable(
@@ -173,45 +196,60 @@ class VmRuntime:
         if self._options.find_files is None:
             raise RuntimeUnavailable(f"{spec.id}: nobody said where kernels and images are")
         files = self._options.find_files(spec)
-        machine = self._machine_of(spec.id, files, spec.memory_mb, max(1, ceil(spec.vcpu_count)))
+        machine = self._machine_of(spec, files, spec.memory_mb, max(1, ceil(spec.vcpu_count)))
         hypervisor = self._hypervisor
         purpose = "command" if spec.command else "environments" if spec.envs else "workbench"
         parts = [
             *files.fingerprint(),
             f"{hypervisor.name} {hypervisor.version} {hypervisor.accelerator}",
-            f"{spec.memory_mb} {machine.vcpu_count} {purpose} {self._boot_args}",
+            f"{spec.memory_mb} {machine.vcpu_count} {purpose}",
+            *self._table.parts(),
             repr(self._options.preload) if spec.envs else "",
+            *(repr(interface) for interface in machine.interfaces),
+            processor(),
         ]
-        template = Templates(files.cache).get(parts, partial(self._make_template, machine, files, purpose))
+        templates, make = Templates(files.cache), partial(self._make_template, machine, files, purpose)
+        template = templates.get(parts, make)
+        self._makers[template] = partial(templates.bring_back, parts, make)
         return machine, files, template
 
-    def _machine_of(self, id: str, files: MachineFiles, memory_mb: int, vcpu_count: int) -> MachineSpec:
+    def _machine_of(self, spec: SandboxSpec, files: MachineFiles, memory_mb: int, vcpu_count: int) -> MachineSpec:
         drives = [Drive(str(files.root)), Drive(str(files.tools)), Drive(SCRATCH, readonly=False)]
         if files.project is not None:
             drives.append(Drive(str(files.project)))
-        return MachineSpec(
-            id, files.kernel, files.initramfs, tuple(drives), memory_mb, vcpu_count, boot_args=self._boot_args
+        machine = MachineSpec(
+            spec.id,
+            files.kernel,
+            files.initramfs,
+            tuple(drives),
+            memory_mb,
+            vcpu_count,
+            interfaces=(INTERFACE,) if spec.network is not None else (),
         )
+        return self._table.equip(machine, LEAST_MB)
 
     def _make_template(self, spec: MachineSpec, files: MachineFiles, purpose: str, directory: Path) -> None:
         logger.info("booting a machine once, to bring others back from it (%s)", self._hypervisor.accelerator)
-        home = Path(tempfile.mkdtemp(dir=self._homes))
-        copy_sparsely(files.scratch, home / SCRATCH)
+        home = self._make_home(files.scratch)
         plain = SandboxSpec("template")
         sandbox = VmSandbox(plain, _NoOutput(), self._relay, self._next_number(), home, None)
         try:
             deadline = time.monotonic() + _WARM_S
-            machine = self._hypervisor.boot(spec, home)
+            with self._networks.plugged(unlimited(spec)) as plugged:
+                machine = self._hypervisor.boot(plugged, home)
             sandbox.board(machine, deadline, booted=True)
             if files.project is not None:
                 sandbox.agent.call(
                     "show", _CALL_S, device=_SHOWN, kind="ext4", places=[list(place) for place in files.places]
                 )
+            for place in self._table.places(spec):
+                sandbox.agent.call("show", _CALL_S, **place)
             if purpose != "workbench":
                 try:
                     sandbox.agent.call("warm", _WARM_S, **self._warming(files, purpose == "command"))
                 except AgentRefusal as error:
                     raise unfit(spec.id, files, purpose, error.text) from error
+            await_balloon(machine)
             sandbox.agent.call("settle", _CALL_S)
             # Whoever is brought back must not take the next host's words for the rest of this one's.
             sandbox.part()
@@ -240,7 +278,8 @@ class VmRuntime:
     ) -> VmSandbox:
         machine_spec, files, template = plan
         deadline = time.monotonic() + spec.start_timeout_s
-        home = Path(tempfile.mkdtemp(dir=self._homes))
+        warm = self._pool.take(str(template)) if spec.network is None else None
+        home = self._make_home() if warm is None else warm.home
         group = None
         if self._groups is not None:
             group = self._groups.create(
@@ -252,8 +291,13 @@ class VmRuntime:
         sandbox = VmSandbox(spec, output, self._relay, self._next_number(), home, group)
         with self._lock:
             begun.append(sandbox)
-        copy_sparsely(template / SCRATCH, home / SCRATCH)
-        sandbox.board(self._hypervisor.restore(machine_spec, home, template), deadline)
+        if spec.network is not None:
+            sandbox.link = self._networks.attach(spec.network)
+            machine_spec = replace(machine_spec, network=sandbox.link.fileno())
+        machine = self._bring_back(machine_spec, template, home) if warm is None else warm.machine
+        sandbox.board(machine, deadline)
+        if spec.network is None and spec.origin is None:
+            self._pool.keep(str(template), partial(self._warm_up, machine_spec, template))
         sandbox.agent.call(
             "identify",
             _CALL_S,
@@ -261,10 +305,50 @@ class VmRuntime:
             machine_id=uuid.uuid4().hex,
             **news(),
         )
+        if sandbox.link is not None:
+            sandbox.agent.call("network", _CALL_S, **sandbox.link.settings())
         sandbox.equip(files)
-        if spec.envs or spec.command:
+        if spec.origin is not None and spec.envs:
+            sandbox.take_on(read_origin(spec.origin).introductions)
+        elif spec.envs or spec.command:
             sandbox.start(self._settings(spec, files), nested=True)
         return sandbox
+
+    def _bring_back(self, spec: MachineSpec, template: Path, home: Path) -> Machine:
+        def restore(found: Path) -> Machine:
+            with room_in(home, "give a machine its drive", REMEDY):
+                copy_sparsely(found / SCRATCH, home / SCRATCH)
+            try:
+                return self._hypervisor.restore(spec, home, found)
+            except (RuntimeUnavailable, ConnectionError) as error:
+                raise self._judge(spec.id, error) from error
+
+        make = self._makers.get(template)
+        return restore(template) if make is None else make(restore)
+
+    def _judge(self, machine_id: str, error: Exception) -> Exception:
+        """What a failure to start a machine means: a kill from outside is no fault of what was asked for."""
+        killed = isinstance(error, MonitorKilled)
+        if not killed and self._relay.alive():
+            return error
+        who = "its monitor" if killed else "the relay, which starts every machine of the run,"
+        cause = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, f"{who} was killed while the machine was started")
+        return SandboxDied(cause.detail, env_id=machine_id, cause=cause)
+
+    def _make_home(self, scratch: Path | None = None) -> Path:
+        with room_in(self._homes, "give a machine a place", REMEDY):
+            home = Path(tempfile.mkdtemp(dir=self._homes))
+            if scratch is not None:
+                copy_sparsely(scratch, home / SCRATCH)
+            return home
+
+    def _warm_up(self, spec: MachineSpec, template: Path) -> Warm:
+        home = self._make_home()
+        try:
+            return Warm(self._bring_back(replace(spec, id=f"warm-{self._next_number()}"), template, home), home)
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
 
     def _settings(self, spec: SandboxSpec, files: MachineFiles) -> dict[str, Any]:
         settings = settings_for(
@@ -290,6 +374,11 @@ class VmRuntime:
         with self._lock:
             self._numbers += 1
             return self._numbers
+
+
+def _discard(warm: Warm) -> None:
+    warm.machine.close()
+    shutil.rmtree(warm.home, ignore_errors=True)
 
 
 class _NoOutput:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import select
 import shutil
 import socket
@@ -25,14 +24,15 @@ from agentenv.errors import (
     StepTimeout,
 )
 from agentenv.guest.control import ControlClosed, receive_message
-from agentenv.sandbox.cause import classify
 from agentenv.sandbox.contract import Output, SandboxSpec, Usage
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._cgroup import Cgroup
 from agentenv.sandbox.runtimes._introduction import read_introductions
+from agentenv.sandbox.runtimes._net.link import NetworkLink
 from agentenv.sandbox.runtimes._report import Report
 from agentenv.sandbox.runtimes._usage import read_usage
 from agentenv.sandbox.runtimes._vm.agent import Agent, greet
+from agentenv.sandbox.runtimes._vm.cause import Evidence, find_cause
 from agentenv.sandbox.runtimes._vm.collect import unpack
 from agentenv.sandbox.runtimes._vm.machine import Machine
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
@@ -44,7 +44,6 @@ _STREAMS = {"control": CONTROL, "stdout": STDOUT, "stderr": STDERR, "report": RE
 _END_S = 5.0
 _CALL_S = 30.0
 _CONSOLE_LINES = 200
-_PANIC = re.compile(r"Kernel panic - not syncing: (.*)")
 
 
 class VmSandbox:
@@ -71,6 +70,7 @@ class VmSandbox:
         self.home = home
         self.agent = Agent(spec.id)
         self.workbench: VmWorkbench | None = None
+        self.link: NetworkLink | None = None
         self._relay, self._number, self._output, self._cgroup = relay, number, output, cgroup
         self._machine: Machine | None = None
         self.pid = 0
@@ -115,7 +115,14 @@ class VmSandbox:
         """Let it be used by hand."""
         if self._machine is not None:
             self.workbench = VmWorkbench(
-                self.spec, files, self._machine, self.agent, self._relay, self._number, self._gone
+                self.spec,
+                files,
+                self._machine,
+                self.agent,
+                self._relay,
+                self._number,
+                self.introductions,
+                self._gone,
             )
 
     def part(self) -> None:
@@ -124,8 +131,28 @@ class VmSandbox:
         self.agent.call("part", _CALL_S)
         self._relay.leave(self._number)
 
+    def take_on(self, introductions: Sequence[dict[str, Any]]) -> None:
+        """Take over the cell that is there, in a machine brought back with its environments."""
+        self._tie_all()
+        self.agent.call("join", _CALL_S, streams=_STREAMS)
+        self.introductions += introductions
+
     def start(self, settings: Mapping[str, Any], *, nested: bool) -> None:
         """Have the cell made."""
+        self._tie_all()
+        self.agent.call(
+            "start",
+            _CALL_S,
+            settings=dict(settings),
+            nested=nested,
+            network=self.spec.network is not None,
+            streams=_STREAMS,
+            out=self.spec.out is not None,
+            disk_mb=self.spec.disk_mb,
+            pids=self.spec.pids,
+        )
+
+    def _tie_all(self) -> None:
         try:
             self._tie_output("stdout", STDOUT)
             self._tie_output("stderr", STDERR)
@@ -139,26 +166,15 @@ class VmSandbox:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ResourceLimit(error.errno, f"cannot set up sandbox {self.spec.id!r}: {error}") from error
             raise self._gone(error) from error
-        self.agent.call(
-            "start",
-            _CALL_S,
-            settings=dict(settings),
-            nested=nested,
-            network=self.spec.network,
-            streams=_STREAMS,
-            out=self.spec.out is not None,
-            disk_mb=self.spec.disk_mb,
-            pids=self.spec.pids,
-        )
 
     def await_ready(self, deadline: float) -> None:
         """Wait until its environments are built; anything else is ready at once."""
-        if not self.spec.envs:
+        if not self.spec.envs or self.introductions:
             return
         try:
             message, _ = receive_message(self.control, deadline=deadline)
             self.control.settimeout(None)
-            self.introductions = read_introductions(message, self.spec, self._tail)
+            self.introductions += read_introductions(message, self.spec, self._tail)
         except TimeoutError:
             raise self._late("building its environment") from None
         except ControlClosed as error:
@@ -247,8 +263,9 @@ class VmSandbox:
         with self._lock:
             if self._machine is not None:
                 self._machine.close()
-        for held in (self.control, self._control_theirs, self.agent, self._report):
-            held.close()
+        for held in (self.control, self._control_theirs, self.agent, self._report, self.link):
+            if held is not None:
+                held.close()
         self._output.release(self.spec.id)
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -269,36 +286,23 @@ class VmSandbox:
     def _find_cause(self) -> Cause:
         stats = self._cgroup.stats() if self._cgroup is not None else None
         self.last_usage = None if stats is None else read_usage(stats)
-        if self._reason is not None:
-            return self._reason
-        told = {event["event"]: event for event in self.agent.events() if isinstance(event.get("event"), str)}
-        if "broken" in told:
-            return Cause(
-                CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"broke the protocol: its machine {told['broken']['why']}"
-            )
-        kills = told.get("ended", {}).get("oom_kills", 0)
-        kills = kills if isinstance(kills, int) and kills > 0 else 0
-        exit_ = self._report.exit_of(None)
-        if exit_ is not None or kills:
-            return classify(
-                exit_,
-                oom_kills=kills,
-                memory_mb=self.spec.memory_mb,
-                memory_peak_bytes=self.spec.memory_mb << 20,
+        return find_cause(
+            Evidence(
+                asked=self._reason,
+                monitor_oom_kills=0 if stats is None else stats.oom_kills,
+                broken=self._relay.broken(self._number),
+                relay_lives=self._relay.alive(),
+                told=self.agent.events(),
+                exit=self._report.exit_of(None),
+                console="" if self._machine is None else self._machine.console(_CONSOLE_LINES),
                 output=self._tail(),
+                memory_mb=self.spec.memory_mb,
             )
-        console = self._machine.console(_CONSOLE_LINES) if self._machine is not None else ""
-        if stats is not None and stats.oom_kills:
-            detail = "its monitor was killed at the limit of its control group"
-            return Cause(CauseKind.HOST_OUT_OF_MEMORY, Owner.RESOURCES, detail, signal=9, oom_kills=stats.oom_kills)
-        if (panic := _PANIC.search(console)) is not None:
-            return Cause(CauseKind.SANDBOX_LOST, Owner.ENVIRONMENT, f"its kernel panicked: {panic[1][:200]}")
-        if (failed := re.search(r"agentenv: (.*)", console)) is not None and "ended" not in told:
-            return Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, f"its machine ended: {failed[1][:300]}")
-        detail = "its machine's monitor was killed from outside, or ended without a word"
-        return Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, detail)
+        )
 
     def _gone(self, error: BaseException, what: str = "") -> SandboxDied:
+        if isinstance(error, SandboxDied) and error.cause.kind is CauseKind.PROTOCOL:
+            self.kill(error.cause)  # it would live on
         self.await_end(_END_S)
         self.kill()
         cause = self.cause()

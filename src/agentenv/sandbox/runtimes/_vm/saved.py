@@ -31,8 +31,10 @@ class Saved:
         processor: Of the host. Even an emulated machine sees how fast its clock ticks.
         memory_mb: RAM.
         vcpu_count: Processors.
-        drives: For each, "ro" or "rw".
+        drives: For each "ro" or "rw", and its mark.
         interfaces: For each, its address.
+        balloon_mb: What its balloon takes.
+        huge_pages: Whether its memory consists of huge pages.
     """
 
     hypervisor: str
@@ -43,6 +45,8 @@ class Saved:
     vcpu_count: int
     drives: tuple[str, ...]
     interfaces: tuple[str, ...]
+    balloon_mb: int = 0
+    huge_pages: bool = False
 
     @classmethod
     def of(cls, spec: MachineSpec, hypervisor: Hypervisor) -> Saved:
@@ -51,11 +55,13 @@ class Saved:
             hypervisor.name,
             hypervisor.version,
             hypervisor.accelerator,
-            _processor(),
+            processor(),
             spec.memory_mb,
             spec.vcpu_count,
-            tuple("ro" if drive.readonly else "rw" for drive in spec.drives),
+            tuple(f"{'ro' if drive.readonly else 'rw'} {drive.mark}".strip() for drive in spec.drives),
             tuple(interface.mac for interface in spec.interfaces),
+            spec.balloon_mb,
+            spec.huge_pages,
         )
 
     def write(self, directory: Path) -> None:
@@ -96,7 +102,7 @@ def _read(snapshot: Path) -> Mapping[str, Any]:
     )
 
 
-def _processor() -> str:
+def processor() -> str:
     """The host's processor, as far as a machine that was started on it depends on it."""
     wanted = ("vendor_id", "cpu family", "model", "model name", "stepping")
     found: dict[str, str] = {}

@@ -201,7 +201,7 @@ class VmWorkbench:
                 os.close(writer)
                 stack.callback(os.close, stdin)
             ties = [
-                (streams["stdin"], stdin, "r"),
+                (streams["stdin"], stdin, "rg"),
                 (streams["stdout"], stdio.stdout, "w"),
                 (streams["stderr"], stdio.stderr, "w"),
                 (streams["status"], stdio.status, "w"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from agentenv.sandbox.runtimes._vm.monitor import address_of
 
 _MOST_BYTES = 1 << 20
+_CREDENTIALS = struct.Struct("3i")
 
 
 class ApiError(Exception):
@@ -55,6 +57,17 @@ class Api:
     def patch(self, path: str, body: Mapping[str, Any], *, timeout_s: float = 10.0) -> None:
         """Change something; see ``request``."""
         self.request("PATCH", path, body, timeout_s=timeout_s)
+
+    def pid(self) -> int:
+        """The process that listens there, as the kernel vouches for it.
+
+        Raises:
+            ConnectionError, FileNotFoundError: Nobody does.
+        """
+        with address_of(self._directory, self._name) as address, socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(address)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(credentials)[0])
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None, *, timeout_s: float) -> Any:
         """Send a request and wait for its answer.

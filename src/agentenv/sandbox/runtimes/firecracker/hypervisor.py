@@ -30,6 +30,8 @@ _ANSWER_S = 20.0
 _KERNEL, _INITRAMFS = "vmlinux", "initramfs"
 _ARGS = "console=ttyS0 reboot=k panic=-1 pci=off i8042.noaux i8042.nomux i8042.nopnp i8042.dumbkbd"
 _MOST_ID = 64
+_BALLOON_STATISTICS_S = 5
+_LEVELS = {"debug": "Debug", "info": "Info", "warning": "Warn", "error": "Error"}
 
 # What Firecracker and the jailer say, and what helps.
 _REMEDIES = (
@@ -62,6 +64,7 @@ class FirecrackerHypervisor:
         *,
         binary: str | None = None,
         jail: JailOptions | None = None,
+        log_level: str = "warning",
         probe: bool = True,
     ) -> None:
         """Find Firecracker, and find out whether KVM works.
@@ -70,6 +73,7 @@ class FirecrackerHypervisor:
             spawn: Starts monitors.
             binary: Path of Firecracker, or None to look for it.
             jail: How machines are jailed; None for not at all. See ``find_jailer``.
+            log_level: Least severity of what it logs: "debug", "info", "warning" or "error".
             probe: Whether to try KVM first.
 
         Raises:
@@ -79,14 +83,16 @@ class FirecrackerHypervisor:
         self._binary = find_program(binary, ("firecracker",), "Firecracker", _INSTALL)
         self.version = read_version(self._binary, "Firecracker", r"Firecracker v(\d+\.\d+\S*)", _OLDEST, _INSTALL)
         self._jail = jail
+        self._level = _LEVELS[log_level]
         if jail is not None and os.geteuid() != 0:
-            raise RuntimeUnavailable("jailing Firecracker needs root", "be root, or leave the jail out")
+            raise RuntimeUnavailable("jailing Firecracker needs root", "be root, or set jailer = false")
         if probe:
             accelerators.choose("kvm")
         self._consoles = Consoles()
 
     def boot(self, spec: MachineSpec, home: Path) -> FirecrackerMachine:
         """Start a machine; see the contract."""
+        _refuse_huge_pages(spec)
         check_spec(spec, home, most_cpus=_MOST_CPUS, kernel=True)
         files = {_KERNEL: spec.kernel}
         if spec.initramfs is not None:
@@ -124,6 +130,9 @@ class FirecrackerHypervisor:
             ]
         try:
             machine.load(body)
+            # Limits are part of a Firecracker's snapshot, and need not be those of now.
+            for number, drive in enumerate(spec.drives):
+                machine.call("PATCH", f"/drives/drive{number}", _limits(number, drive))
         except BaseException:
             machine.close()
             raise
@@ -136,7 +145,9 @@ class FirecrackerHypervisor:
     def _start(self, spec: MachineSpec, home: Path, files: dict[str, Path]) -> FirecrackerMachine:
         """Start Firecracker, with its files shown to it, and wait until it answers."""
         id = re.sub(r"[^A-Za-z0-9-]", "-", spec.id)[:_MOST_ID]
-        place: Place = Plain(home) if self._jail is None else Jail(home, id, self._binary, self._jail)
+        place: Place = (
+            Plain(home, self._level) if self._jail is None else Jail(home, id, self._binary, self._jail, self._level)
+        )
         try:
             for name, path in files.items():
                 place.show(path, name)
@@ -150,6 +161,8 @@ class FirecrackerHypervisor:
                 home=home,
                 directory=home if self._jail is not None else place.root,
                 console_bytes=spec.console_bytes,
+                network=spec.network,
+                apart=self._jail is not None,
                 explain=_explain,
             )
         except BaseException:
@@ -158,6 +171,8 @@ class FirecrackerHypervisor:
         machine = FirecrackerMachine(spec, home, monitor, place, Saved.of(spec, self), _explain)
         try:
             self._await_answer(machine, monitor)
+            if self._jail is not None:
+                monitor.identify(machine.api.pid())
         except BaseException:
             machine.close()
             raise
@@ -200,6 +215,7 @@ def _configuration(spec: MachineSpec) -> list[tuple[str, dict[str, Any]]]:
         ),
         ("/vsock", {"guest_cid": _CID, "uds_path": VSOCK_SOCKET}),
         ("/entropy", {}),
+        *([("/balloon", _balloon(spec.balloon_mb))] if spec.balloon_mb else []),
     ]
 
 
@@ -213,6 +229,26 @@ def _drive(number: int, drive: Drive) -> dict[str, Any]:
         "cache_type": "Unsafe",
     }
     return body | _limiter("rate_limiter", drive.rate)
+
+
+def _balloon(size_mb: int) -> dict[str, Any]:
+    return {"amount_mib": size_mb, "deflate_on_oom": True, "stats_polling_interval_s": _BALLOON_STATISTICS_S}
+
+
+def _limits(number: int, drive: Drive) -> dict[str, Any]:
+    """Both limits of a drive; a bucket without size limits nothing."""
+    none = {"size": 0, "refill_time": 0}
+    limiter = {"bandwidth": none, "ops": none, **_limiter("limiter", drive.rate).get("limiter", {})}
+    return {"drive_id": f"drive{number}", "rate_limiter": limiter}
+
+
+def _refuse_huge_pages(spec: MachineSpec) -> None:
+    if spec.huge_pages:
+        raise RuntimeUnavailable(
+            f"machine {spec.id!r}: Firecracker does not map a snapshot into huge pages, and machines are brought back"
+            " from snapshots",
+            'set huge_pages = "none", or use runtime = "qemu"',
+        )
 
 
 def _interface(number: int, interface: Interface) -> dict[str, Any]:

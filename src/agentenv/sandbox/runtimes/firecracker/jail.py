@@ -57,8 +57,9 @@ class Place(Protocol):
 class Plain:
     """A directory of the home, with links to the files."""
 
-    def __init__(self, home: Path) -> None:
-        """Make it."""
+    def __init__(self, home: Path, level: str = "Warn") -> None:
+        """Make it; ``level`` is what Firecracker logs."""
+        self._level = level
         self.root = home / "monitor"
         self.root.mkdir(mode=0o700)
 
@@ -66,7 +67,7 @@ class Plain:
         (self.root / name).symlink_to(path.absolute())
 
     def argv(self, binary: str, id: str) -> list[str]:
-        return [binary, *_arguments(), "--id", id]
+        return [binary, *_arguments(self._level), "--id", id]
 
     def clear(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
@@ -75,9 +76,10 @@ class Plain:
 class Jail:
     """A root directory of its own, under a user of its own, made by the jailer when it starts."""
 
-    def __init__(self, home: Path, id: str, binary: str, options: JailOptions) -> None:
+    def __init__(self, home: Path, id: str, binary: str, options: JailOptions, level: str = "Warn") -> None:
         """Plan it; ``_jailed.py`` and the jailer make it."""
         self._options = options
+        self._level = level
         self._home = home.resolve()
         self._top = self._home / os.path.basename(os.path.realpath(binary))
         self.root = self._top / id / "root"
@@ -100,9 +102,9 @@ class Jail:
             self._options.jailer,
             *("--id", id, "--exec-file", os.path.realpath(binary), "--chroot-base-dir", str(self._home)),
             *("--uid", str(self._options.uid), "--gid", str(self._options.gid)),
-            *("--", *_arguments()),
+            *("--", *_arguments(self._level)),
         ]
-        plan = {"root": str(self.root), "binds": self._binds, "argv": jailer}
+        plan = {"home": str(self._home), "root": str(self.root), "binds": self._binds, "argv": jailer}
         return [sys.executable, "-I", "-S", str(_STAGE), json.dumps(plan)]
 
     def clear(self) -> None:
@@ -116,6 +118,6 @@ class Jail:
         return bool(found.st_mode & 0o004)
 
 
-def _arguments() -> list[str]:
-    # What it logs goes where the console goes: without a level, a line for every request.
-    return ["--api-sock", API_SOCKET, "--level", "Warn"]
+def _arguments(level: str) -> list[str]:
+    # What it logs goes where the console goes; from "Info" on, a line for every request.
+    return ["--api-sock", API_SOCKET, "--level", level]

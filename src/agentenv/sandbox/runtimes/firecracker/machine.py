@@ -114,6 +114,12 @@ class FirecrackerMachine(MonitoredMachine):
                     (self._place.root / (_KEPT + name)).unlink(missing_ok=True)
             self._saved.write(partial)
 
+    def ballooned_mb(self) -> int:
+        """What its balloon holds; see the contract."""
+        if not self.spec.balloon_mb:
+            return 0
+        return int(self.call("GET", "/balloon/statistics", None)["actual_mib"])
+
     def load(self, body: Mapping[str, Any]) -> None:
         """Bring it back; its Firecracker has done nothing yet."""
         self.call("PUT", "/snapshot/load", body, timeout_s=_LOAD_S)

@@ -63,7 +63,8 @@ class QemuHypervisor:
     def boot(self, spec: MachineSpec, home: Path) -> QemuMachine:
         """Start a machine; see the contract."""
         check_spec(spec, home, most_cpus=MOST_CPUS, kernel=True)
-        ram = Ram.fresh(spec.memory_mb)
+        _refuse_balloon(spec)
+        ram = Ram.fresh(spec.memory_mb, huge=spec.huge_pages)
         try:
             return self._start(spec, home, f"/proc/self/fd/{ram.fileno()}", ram)
         except BaseException:
@@ -79,7 +80,7 @@ class QemuHypervisor:
             size = memory.stat().st_size
             with open(snapshot / STATE, "rb") as file:
                 state = file.read(_MOST_STATE_BYTES)
-            ram = Ram.of_snapshot(memory)
+            ram = Ram.filled(memory) if spec.huge_pages else Ram.of_snapshot(memory)
         except OSError as error:
             raise RuntimeUnavailable(f"snapshot {snapshot}: {error}", "it was damaged: make it anew") from error
         try:
@@ -87,7 +88,8 @@ class QemuHypervisor:
                 raise RuntimeUnavailable(
                     f"snapshot {snapshot}: expected {spec.memory_mb << 20} bytes of memory, got {size}", "make it anew"
                 )
-            machine = self._start(spec, home, str(memory), ram)
+            path = f"/proc/self/fd/{ram.fileno()}" if ram.shared else str(memory)
+            machine = self._start(spec, home, path, ram, restore=True)
         except BaseException:
             ram.close()
             raise
@@ -102,7 +104,7 @@ class QemuHypervisor:
         """Free what is shared by the machines; they are ended before."""
         self._consoles.close()
 
-    def _start(self, spec: MachineSpec, home: Path, path: str, ram: Ram) -> QemuMachine:
+    def _start(self, spec: MachineSpec, home: Path, path: str, ram: Ram, *, restore: bool = False) -> QemuMachine:
         """Start QEMU and wait until it obeys.
 
         Args:
@@ -110,6 +112,7 @@ class QemuHypervisor:
             home: Its directory.
             path: The file that is its RAM, as QEMU opens it.
             ram: The same, as we have it.
+            restore: Whether it waits for its state.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -120,7 +123,7 @@ class QemuHypervisor:
                 control=theirs.fileno(),
                 memory=path,
                 shared=ram.shared,
-                restore=not ram.shared,
+                restore=restore,
             )
             inherit = [theirs.fileno(), *([ram.fileno()] if ram.shared else [])]
             monitor = Monitor(
@@ -130,6 +133,7 @@ class QemuHypervisor:
                 consoles=self._consoles,
                 home=home,
                 console_bytes=spec.console_bytes,
+                network=spec.network,
                 inherit=inherit,
                 explain=_explain,
             )
@@ -150,6 +154,14 @@ class QemuHypervisor:
             if isinstance(error, OSError | QmpError | AgentEnvError):
                 raise failure from error
             raise
+
+
+def _refuse_balloon(spec: MachineSpec) -> None:
+    if spec.balloon_mb:
+        raise RuntimeUnavailable(
+            f"machine {spec.id!r}: by its balloon a guest of QEMU could take pages out of the snapshot others share",
+            'set balloon_mb = 0, or use runtime = "firecracker"',
+        )
 
 
 def _explain(text: str) -> str:

@@ -7,7 +7,10 @@ whoever might debug QEMU read them: so a snapshot of such a machine costs what i
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import mmap
 import os
 import threading
 from collections.abc import Iterator
@@ -16,7 +19,8 @@ from typing import Self
 
 import numpy as np
 
-from agentenv.sandbox.runtimes._vm.files import copy_memory
+from agentenv.errors import RuntimeUnavailable
+from agentenv.sandbox.runtimes._vm.files import copy_memory, data_of, read_into
 
 _ENTRY = 8
 _MOST_PAGES = 1 << 17
@@ -41,12 +45,55 @@ class Ram:
         self.shared = shared
 
     @classmethod
-    def fresh(cls, size_mb: int) -> Self:
-        """A memory file for a machine to boot: no name, no disk, and its size never changes."""
-        fd = os.memfd_create("agentenv-ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, size_mb << 20)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    def fresh(cls, size_mb: int, *, huge: bool = False) -> Self:
+        """A memory file for a machine to boot: no name, no disk, and its size never changes.
+
+        Args:
+            size_mb: How much.
+            huge: Whether it consists of pages of 2 MiB; then all of them are its own from now on.
+
+        Raises:
+            RuntimeUnavailable: There are not so many huge pages.
+        """
+        kind = os.MFD_HUGETLB | os.MFD_HUGE_2MB if huge else 0
+        if huge:
+            _check_huge_pages(size_mb)
+        fd = os.memfd_create("agentenv-ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | kind)
+        try:
+            os.ftruncate(fd, size_mb << 20)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            if huge:
+                mmap.mmap(fd, size_mb << 20).close()  # sets them aside for this file
+        except OSError as error:
+            os.close(fd)
+            if huge and error.errno == errno.ENOMEM:
+                raise _no_huge_pages(size_mb) from error
+            raise
         return cls(fd, shared=True)
+
+    @classmethod
+    def filled(cls, path: Path) -> Self:
+        """Huge pages with the memory of a snapshot: a file on a disk cannot be mapped in those.
+
+        Raises:
+            RuntimeUnavailable: There are not so many.
+            OSError: It cannot be read.
+        """
+        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(source).st_size
+            made = cls.fresh(size >> 20, huge=True)
+            try:
+                # A file of huge pages is not written to, only mapped.
+                with mmap.mmap(made.fileno(), size) as mapped, memoryview(mapped) as view:
+                    for start, end in data_of(source, size):
+                        read_into(source, view[start:end], start)
+            except BaseException:
+                made.close()
+                raise
+            return made
+        finally:
+            os.close(source)
 
     @classmethod
     def of_snapshot(cls, path: Path) -> Self:
@@ -89,6 +136,25 @@ class Ram:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
+
+
+def _check_huge_pages(size_mb: int) -> None:
+    if size_mb % 2:
+        raise RuntimeUnavailable(
+            f'memory_mb = {size_mb} with huge_pages = "2M": expected an even number', "raise it by 1"
+        )
+
+
+def _no_huge_pages(size_mb: int) -> RuntimeUnavailable:
+    there = "how many is unknown"
+    with contextlib.suppress(OSError):
+        places = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+        counts = [int((places / name).read_text()) for name in ("nr_hugepages", "free_hugepages", "resv_hugepages")]
+        there = f"the host has {counts[0]}, of which {max(0, counts[1] - counts[2])} are free"
+    return RuntimeUnavailable(
+        f"a machine of {size_mb} MiB needs {size_mb // 2} huge pages of 2 MiB: {there}",
+        'sudo sysctl vm.nr_hugepages=N with enough for all machines, or huge_pages = "none"',
+    )
 
 
 def _copy_changed(base: int, target: int, pid: int) -> bool:

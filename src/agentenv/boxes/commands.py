@@ -1,0 +1,142 @@
+"""What a user may give as a command, as variables, as a name: checked before anything is sent."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentenv.errors import ConfigError, Problem
+from agentenv.sandbox.contract import SandboxSpec
+
+# They name hosts, control groups and sockets.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
+
+
+def read_name(name: Any) -> str:
+    """A name of a sandbox.
+
+    Raises:
+        ConfigError: It cannot be one.
+    """
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        what = f"expected 1 to 48 letters, digits, '-' and '_', the first one no sign; got {name!r}"
+        raise ConfigError([Problem("keyword argument", "name", what)])
+    return name
+
+
+def new_name(stem: str = "box") -> str:
+    """A name that nobody has."""
+    return f"{stem[:39]}-{secrets.token_hex(4)}"
+
+
+def read_command(command: Any) -> tuple[str, ...]:
+    """Program and arguments from what a user gives: a text for the shell, or a sequence.
+
+    Raises:
+        ConfigError: It is neither, is empty, or holds a zero byte.
+    """
+    words = ("/bin/sh", "-c", command) if isinstance(command, str) else command
+    if isinstance(words, bytes) or not isinstance(words, list | tuple):
+        got = type(command).__name__
+        raise ConfigError(
+            [Problem("keyword argument", "command", f"expected a text for /bin/sh -c, or a list of texts, got {got}")]
+        )
+    bad = [word for word in words if not isinstance(word, str) or "\0" in word]
+    if bad or not words or not words[0]:
+        what = f"got {bad[0]!r} among them" if bad else "got none"
+        raise ConfigError(
+            [
+                Problem(
+                    "keyword argument", "command", f"expected program and arguments, texts without zero bytes; {what}"
+                )
+            ]
+        )
+    return tuple(words)
+
+
+def read_variables(variables: Mapping[str, str] | None) -> dict[str, str]:
+    """Environment variables as a user gives them.
+
+    Raises:
+        ConfigError: A name or a value cannot be one.
+    """
+    problems = [
+        Problem("keyword argument", f"env.{name}", f"expected a name without '=' and a text, got {value!r}")
+        for name, value in (variables or {}).items()
+        if not isinstance(name, str)
+        or not isinstance(value, str)
+        or not name
+        or "=" in name
+        or "\0" in f"{name}{value}"
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return dict(variables or {})
+
+
+def make_spec(
+    *,
+    image: str | None,
+    name: str | None,
+    memory_mb: int = 512,
+    vcpu_count: float = 1.0,
+    disk_mb: int = 1024,
+    kernel: str | None = None,
+    env: Mapping[str, str] | None = None,
+    start_timeout_s: float = 120.0,
+) -> SandboxSpec:
+    """What the runtime is asked for.
+
+    Raises:
+        ConfigError: A value cannot be used; has all of them.
+    """
+    problems = []
+    numbers = {"memory_mb": (memory_mb, int), "disk_mb": (disk_mb, int)}
+    numbers |= {"vcpu_count": (vcpu_count, (int, float)), "start_timeout_s": (start_timeout_s, (int, float))}  # type: ignore[dict-item]  # kinds of numbers
+    for key, (value, kind) in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, kind) or value <= 0:
+            problems.append(Problem("keyword argument", key, f"expected a number above 0, got {value!r}"))
+    if problems:
+        raise ConfigError(problems)
+    return SandboxSpec(
+        read_name(name) if name is not None else new_name(),
+        variables=read_variables(env),
+        memory_mb=memory_mb,
+        vcpu_count=vcpu_count,
+        disk_mb=disk_mb,
+        kernel=kernel,
+        image=image,
+        start_timeout_s=start_timeout_s,
+    )
+
+
+def new_names(count: int, stem: str | None, default: str) -> list[str]:
+    """Names for several: numbered where a stem is given, else such that nobody has."""
+    if stem is None:
+        return [new_name(default) for _ in range(count)]
+    return [read_name(f"{stem}-{number}") for number in range(1, count + 1)]
+
+
+def read_count(count: Any) -> int:
+    """A number from 1 on.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if type(count) is not int or count < 1:
+        raise ConfigError([Problem("keyword argument", "count", f"expected a number from 1 on, got {count!r}")])
+    return count
+
+
+def read_size(terminal: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of a terminal.
+
+    Raises:
+        ConfigError: They cannot be.
+    """
+    if len(terminal) != 2 or any(type(one) is not int or not 0 < one < 1 << 16 for one in terminal):
+        what = f"expected rows and columns, each from 1 to 65535; got {terminal!r}"
+        raise ConfigError([Problem("keyword argument", "terminal", what)])
+    return terminal[0], terminal[1]

@@ -1,0 +1,166 @@
+"""What answers for a sandbox that outlives the command that made it.
+
+Requests are JSON messages with an "op", with descriptors where a program is started, from processes of the same user;
+each is answered by one message. A connection that asked for a copy of the sandbox has it as long as it is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from agentenv.boxes.copies import copying_ground
+from agentenv.boxes.failures import to_record
+from agentenv.boxes.local import LocalAccess
+from agentenv.errors import AgentEnvError, ProtocolError
+from agentenv.guest.control import ControlClosed, receive_message, send_message
+from agentenv.sandbox.workbench import Stdio, Task
+
+logger = logging.getLogger("agentenv.boxes")
+
+_ENDS = ("stdin", "stdout", "stderr", "status")
+_CREDENTIALS = struct.Struct("3i")
+Answer = dict[str, Any]
+
+
+class Keeper:
+    """Serves one sandbox."""
+
+    def __init__(self, access: LocalAccess, listener: socket.socket, give_up: Callable[[], None]) -> None:
+        """Answer at a socket.
+
+        Args:
+            access: The sandbox.
+            listener: The socket.
+            give_up: Removes the name.
+        """
+        self._access, self._listener, self._give_up = access, listener, give_up
+        self._wake, self._stop = socket.socketpair()
+        self._handlers: Mapping[str, Callable[[Mapping[str, Any], Sequence[int]], Answer]] = {
+            "describe": lambda _request, _fds: {"description": access.describe().to_json()},
+            "start": self._start,
+            "signal": self._signal,
+            "resize": self._resize,
+            "health": lambda _request, _fds: {"health": dict(access.health())},
+            "usage": self._usage,
+            "cause": self._cause,
+            "pause": self._pause,
+            "resume": self._resume,
+            "snapshot": lambda request, _fds: {"snapshot": access.snapshot(request["name"], request["replace"])},
+            "destroy": self._destroy,
+        }
+
+    def serve(self) -> None:
+        """Answer until the sandbox is to be destroyed."""
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        while self._wake.fileno() not in {fd for fd, _ in poller.poll()}:
+            connection, _ = self._listener.accept()
+            # A connection that is never used holds up nobody, and not the end of this process either.
+            threading.Thread(target=self._attend, args=(connection,), name="agentenv-keeper", daemon=True).start()
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        for one in (self._listener, self._wake, self._stop):
+            one.close()
+
+    def _attend(self, connection: socket.socket) -> None:
+        with connection, contextlib.ExitStack() as held, contextlib.suppress(ControlClosed, OSError, ValueError):
+            if not _is_ours(connection):
+                return
+            while True:
+                request, fds = receive_message(connection, max_fds=len(_ENDS))
+                try:
+                    reply = self._answer(request, fds, held)
+                finally:
+                    for fd in fds:
+                        os.close(fd)
+                send_message(connection, reply)
+                if request.get("op") == "destroy" and "error" not in reply:
+                    self._stop.send(b"x")
+
+    def _answer(self, request: Mapping[str, Any], fds: Sequence[int], held: contextlib.ExitStack) -> Answer:
+        try:
+            if request.get("op") == "copy":
+                return self._copy(held)
+            handler = self._handlers.get(str(request.get("op")))
+            if handler is None:
+                raise ProtocolError(f"expected one of {', '.join(self._handlers)}, got {request.get('op')!r}")
+            return handler(request, fds)
+        except (KeyError, TypeError, ValueError) as error:
+            # An error of ours is a ValueError too, and says more.
+            mine = (
+                error if isinstance(error, AgentEnvError) else ProtocolError(f"a request that lacks something: {error}")
+            )
+            return {"error": to_record(mine)}
+        except (AgentEnvError, OSError) as error:
+            return {"error": to_record(error)}
+        except Exception as error:
+            logger.exception("a request failed")
+            return {"error": to_record(error)}
+
+    def _start(self, request: Mapping[str, Any], fds: Sequence[int]) -> Answer:
+        given = dict(zip(request["ends"], fds, strict=True))
+        told = dict(request["task"])
+        terminal = told.get("terminal")
+        task = Task(
+            tuple(told["argv"]),
+            told["work"],
+            dict(told["variables"]),
+            told["directory"],
+            told["user"],
+            None if terminal is None else (int(terminal[0]), int(terminal[1])),
+        )
+        return {"number": self._access.start(task, Stdio(*(given.get(end, -1) for end in _ENDS)))}
+
+    def _signal(self, request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        self._access.signal(request["number"], request["signal"])
+        return {}
+
+    def _resize(self, request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        self._access.resize(request["number"], request["rows"], request["columns"])
+        return {}
+
+    def _pause(self, _request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        self._access.pause()
+        return {}
+
+    def _resume(self, _request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        self._access.resume()
+        return {}
+
+    def _usage(self, _request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        found = self._access.usage()
+        return {"usage": None if found is None else asdict(found)}
+
+    def _cause(self, request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        found = self._access.await_cause(float(request["timeout"]))
+        return {"cause": None if found is None else asdict(found)}
+
+    def _copy(self, held: contextlib.ExitStack) -> Answer:
+        with contextlib.ExitStack() as stack:
+            directory = stack.enter_context(copying_ground())
+            self._access.copy_to(directory)
+            held.push(stack.pop_all())
+        plan = self._access.plan
+        return {"plan": replace(plan, spec=replace(plan.spec, origin=directory)).to_record()}
+
+    def _destroy(self, _request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        self._access.destroy()
+        self._give_up()
+        return {}
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """The directory's mode keeps others out; whoever has a descriptor all the same is asked for nothing."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(told)[1]) in (0, os.geteuid())

@@ -1,0 +1,91 @@
+"""Snapshots of sandboxes in the store, and what is needed to bring them back."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentenv.boxes.plans import Plan
+from agentenv.errors import SnapshotError, SnapshotUnknown
+from agentenv.sandbox.runtimes._runid import is_run_id, new_run_id, run_is_alive
+from agentenv.sandbox.workbench import Workbench
+from agentenv.snapshots.manifest import Snapshot
+from agentenv.snapshots.store import SnapshotStore
+
+_PLAN = "plan"
+_TAKING = "taking"
+
+
+def keep(bench: Workbench, plan: Plan, *, name: str | None, replace: bool) -> str:
+    """Make a sandbox a snapshot and store it; returns the snapshot's id.
+
+    Args:
+        bench: Of the sandbox.
+        plan: What it is made of.
+        name: What to call the snapshot; None for no name.
+        replace: Whether an older one of this name loses it.
+
+    Raises:
+        ResourceLimit, OSError: There is no room.
+        SnapshotError: The name is taken.
+    """
+    store = SnapshotStore.default()
+    with _taking(store) as directory:
+        bench.snapshot(directory)
+        about = {"sandbox": plan.spec.id, _PLAN: plan.to_record()}
+        parent = _still_there(store, plan.parent)
+        return store.add(directory, name=name, parent=parent, about=about, replace=replace).id
+
+
+def find(snapshot: str) -> Snapshot:
+    """The stored snapshot of a name or an id.
+
+    Raises:
+        SnapshotUnknown: There is none.
+    """
+    return SnapshotStore.default().find(snapshot)
+
+
+def opened(snapshot: str) -> contextlib.AbstractContextManager[Path]:
+    """Its files; see ``SnapshotStore.open``."""
+    return SnapshotStore.default().open(snapshot)
+
+
+def plan_of(snapshot: Snapshot, name: str) -> Plan:
+    """What to make of a stored snapshot.
+
+    Raises:
+        SnapshotError: It was not made of a sandbox.
+    """
+    try:
+        plan = Plan.from_record(snapshot.about[_PLAN])
+    except (KeyError, TypeError, ValueError) as error:
+        raise SnapshotError(
+            f"snapshot {snapshot.label} was not made of a sandbox, and nobody says how to bring it back"
+        ) from error
+    source = f"snapshot {snapshot.name or snapshot.id[:12]}"
+    return Plan(plan.runtime, plan.settings, plan.named(name).spec, snapshot.id, source, snapshot.id)
+
+
+@contextlib.contextmanager
+def _taking(store: SnapshotStore) -> Iterator[Path]:
+    """An empty directory on the disk of the store, gone after the block; those of dead processes go now."""
+    there = store.root.with_name(_TAKING)
+    there.mkdir(mode=0o700, exist_ok=True)
+    for left in there.iterdir():
+        if is_run_id(left.name) and not run_is_alive(left.name):
+            shutil.rmtree(left, ignore_errors=True)
+    directory = there / new_run_id()
+    directory.mkdir(mode=0o700)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _still_there(store: SnapshotStore, parent: str | None) -> str | None:
+    with contextlib.suppress(SnapshotUnknown):
+        return None if parent is None else store.find(parent).id
+    return None

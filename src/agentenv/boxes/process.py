@@ -1,0 +1,156 @@
+"""A program in a sandbox that is talked to while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import signal as signals
+import threading
+import time
+from types import TracebackType
+from typing import IO, Any, Self
+
+from agentenv.boxes.access import Access
+from agentenv.boxes.pipes import Pipes
+from agentenv.boxes.results import Ending
+from agentenv.boxes.status import MOST_BYTES, died, read_ending
+from agentenv.errors import AgentEnvError
+from agentenv.sandbox.workbench import Task
+
+_GONE_S = 5.0
+_CHUNK = 4096
+
+
+class _Input(io.BufferedWriter):
+    """What is written is written whole, and at once."""
+
+    def write(self, data: Any, /) -> int:
+        count = super().write(data)
+        self.flush()
+        return count
+
+
+class Process:
+    """A program that runs in a sandbox, or has ended there.
+
+    It goes on when nobody listens. As a context manager it is killed at the end of the block, unless it has ended.
+    Whoever starts a program that writes much must read it, or it waits; ``Sandbox.exec`` does all of it at once.
+
+    Attributes:
+        stdin: A binary file that it reads; close it to tell it that there is no more. None where it was given nothing.
+        stdout: A binary file with what it writes.
+        stderr: The same for its standard error; None with a terminal, where all comes on ``stdout``.
+        number: Of the task, in its sandbox.
+    """
+
+    def __init__(self, access: Access, task: Task, *, stdin: bool, stdout: bool = True, stderr: bool = True) -> None:
+        """Start it.
+
+        Raises:
+            OSError: It cannot be started; as the right builtin.
+            RuntimeUnavailable: The sandbox stands still.
+            SandboxDied: It is gone.
+        """
+        self._access = access
+        self._lock = threading.Lock()
+        self._told = b""
+        self._ending: Ending | None = None
+        pipes = Pipes(stdin=stdin, stdout=stdout, stderr=stderr and task.terminal is None)
+        try:
+            self.number = access.start(task, pipes.theirs)
+            pipes.send_off()
+            self.stdin: IO[bytes] | None = None
+            if pipes.stdin >= 0:
+                self.stdin = _Input(io.FileIO(pipes.release(pipes.stdin), "wb"))
+            self.stdout: IO[bytes] | None = self._open(pipes, pipes.stdout)
+            self.stderr: IO[bytes] | None = self._open(pipes, pipes.stderr)
+            self._status = pipes.release(pipes.status)
+        except BaseException:
+            pipes.close()
+            raise
+
+    @staticmethod
+    def _open(pipes: Pipes, fd: int) -> IO[bytes] | None:
+        return None if fd < 0 else open(pipes.release(fd), "rb")  # the caller of Process closes it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended; None while it runs. Does not wait."""
+        try:
+            return self.wait(0.0)
+        except TimeoutError:
+            return None
+
+    def wait(self, timeout_s: float | None = None) -> Ending:
+        """Wait until it has ended.
+
+        Args:
+            timeout_s: Seconds to wait at most; None for as long as it takes.
+
+        Raises:
+            TimeoutError: It still runs.
+            SandboxDied: Its sandbox is gone, and with it how it ended.
+            OSError: For work on files: it failed; as the right builtin.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            if self._ending is not None:
+                return self._ending
+            while self._status >= 0:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                poller = select.poll()
+                poller.register(self._status, select.POLLIN)
+                if not poller.poll(None if left is None else int(left * 1000 + 0.999)):
+                    raise TimeoutError(f"sandbox {self._access.id!r}: task {self.number} still runs")
+                part = os.read(self._status, _CHUNK)
+                self._told += part[: MOST_BYTES - len(self._told)]
+                if not part:
+                    self._close_status()
+            if not self._told:
+                raise died(self._access.id, self._access.await_cause(_GONE_S))
+            self._ending = read_ending(self._told, self._access.id)
+            return self._ending
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; one that has ended is left alone. SIGKILL ends all it has started as well."""
+        self._access.signal(self.number, number)
+
+    def kill(self) -> None:
+        """End it, and all it has started."""
+        self.signal(signals.SIGKILL)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of its terminal."""
+        self._access.resize(self.number, rows, columns)
+
+    def close(self) -> None:
+        """Let go of it; kill it if it still runs. Idempotent."""
+        if self._status >= 0:
+            with contextlib.suppress(OSError, AgentEnvError):
+                if self.ending is None:
+                    self.kill()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the files, and leave the program to itself. Idempotent."""
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):  # what was not written yet is for nobody any more
+                    stream.close()
+        with self._lock:
+            self._close_status()
+
+    def _close_status(self) -> None:
+        if self._status >= 0:
+            os.close(self._status)
+            self._status = -1

@@ -1,0 +1,263 @@
+"""``agentenv sandbox``: machines to work in by hand, which go on until they are removed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentenv.cli.exits import guarded
+from agentenv.cli.sandbox_exec import exec_
+
+if TYPE_CHECKING:
+    from agentenv.boxes.box import Sandbox
+
+sandbox = typer.Typer(
+    name="sandbox",
+    help="Virtual machines to run programs in, copy files into, freeze and fork; they go on until rm.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+_PLACE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*):(.+)", re.DOTALL)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As agentenv sandbox ls shows it.")]
+_AT_ONCE = 8
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def create(
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="What to call it; also its host name.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", help="A name of agentenv image ls, or a file.")
+    ] = None,
+    runtime: Annotated[
+        str | None, typer.Option("--runtime", metavar="NAME", help="firecracker or qemu; the first that works here.")
+    ] = None,
+    memory_mb: Annotated[int | None, typer.Option("--memory-mb", metavar="MB", help="RAM (default 512).")] = None,
+    vcpu_count: Annotated[
+        float | None, typer.Option("--vcpu-count", metavar="N", help="CPUs' worth of time (default 1).")
+    ] = None,
+    disk_mb: Annotated[
+        int | None, typer.Option("--disk-mb", metavar="MB", help="Room for what is written (default 1024).")
+    ] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", metavar="KERNEL", help="A name or a file.")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="K=V", help="A variable for all programs; several are allowed.")
+    ] = None,
+    origin: Annotated[
+        str | None, typer.Option("--from", metavar="SNAPSHOT", help="Bring back a snapshot instead: a name or an id.")
+    ] = None,
+    json_: Json = False,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More log lines; twice: tracebacks.")] = 0,
+) -> None:
+    """Start a sandbox. It goes on until agentenv sandbox rm, the end of its keeper, or that of this machine.
+
+    \b
+    Examples:
+      agentenv sandbox create --name web --memory-mb 512
+      agentenv sandbox create --image mine --runtime qemu --env KEY=value
+      agentenv sandbox create --from before-the-upgrade
+    """
+    from agentenv.boxes.commands import make_spec, new_name, read_name
+    from agentenv.boxes.keeping import find, plan_of
+    from agentenv.boxes.launch import launch
+    from agentenv.boxes.plans import Plan
+    from agentenv.cli.sandbox_words import open_status, print_made, read_pairs
+    from agentenv.errors import ConfigError, Problem
+
+    given = {"memory_mb": memory_mb, "vcpu_count": vcpu_count, "disk_mb": disk_mb, "kernel": kernel, "image": image}
+    told: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if origin is not None:
+        if extra := [*told, *(["runtime"] if runtime else []), *(["env"] if env else [])]:
+            options = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
+            what = f"expected no {options} with --from: a snapshot is brought back as it was"
+            raise ConfigError([Problem("command line", "--from", what)])
+        plan = plan_of(find(origin), read_name(name) if name is not None else new_name())
+    else:
+        told.setdefault("image", None)
+        plan = Plan(runtime, {}, make_spec(name=name, env=read_pairs(env), **told))
+    with open_status(f"starting sandbox {plan.spec.id}", verbose) as report:
+        (made,) = launch([plan], report)
+    print_made([made.describe()], as_json=json_)
+
+
+def ls(json_: Json = False) -> None:
+    """List the sandboxes that agentenv sandbox create has made. What killed ones left is removed.
+
+    \b
+    Examples:
+      agentenv sandbox ls
+      agentenv sandbox ls --json
+    """
+    from agentenv.boxes.box import Sandbox
+    from agentenv.cli.sandbox_words import print_list
+
+    print_list([one.describe() for one in Sandbox.running()], as_json=json_)
+
+
+def cp(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="NAME:PATH, or a path of this host.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A path of this host, or NAME:PATH.")],
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="USER", help="As whom in the sandbox; the image's own.")
+    ] = None,
+) -> None:
+    """Copy a file or a directory into a sandbox, or out of one.
+
+    As with cp -r, it is put into a directory that is there already. A path of this host that has a colon in it needs
+    a slash before that: ./a:b.
+
+    \b
+    Examples:
+      agentenv sandbox cp ./project web:/srv
+      agentenv sandbox cp web:/var/log/app.log .
+    """
+    from agentenv.cli.console import open_stderr, print_result
+    from agentenv.errors import ConfigError, Problem
+
+    places = [_PLACE.fullmatch(one) for one in (source, target)]
+    if sum(place is not None for place in places) != 1:
+        what = f"expected NAME:PATH once and a path of this host once, got {source!r} and {target!r}"
+        raise ConfigError([Problem("command line", "SOURCE TARGET", what)])
+    if places[1] is not None:
+        with _connect(places[1][1]) as box:
+            box.copy_in(source, places[1][2], user=user)
+        return
+    assert places[0] is not None
+    with _connect(places[0][1]) as box:
+        left_out = box.copy_out(places[0][2], target, user=user)
+    if left_out:
+        names = ", ".join(left_out[:10]) + (" ..." if len(left_out) > 10 else "")
+        print_result(open_stderr(), f"left out, since no file, no directory and no link within: {names}")
+
+
+def pause(name: Name, json_: Json = False) -> None:
+    """Have a sandbox stand still: it keeps its memory and uses no processor.
+
+    \b
+    Example:
+      agentenv sandbox pause web
+    """
+    from agentenv.cli.sandbox_words import print_state
+
+    with _connect(name) as box:
+        box.pause()
+        print_state(box.describe(), as_json=json_)
+
+
+def resume(name: Name, json_: Json = False) -> None:
+    """Let a paused sandbox go on.
+
+    \b
+    Example:
+      agentenv sandbox resume web
+    """
+    from agentenv.cli.sandbox_words import print_state
+
+    with _connect(name) as box:
+        box.resume()
+        print_state(box.describe(), as_json=json_)
+
+
+def snapshot(
+    name: Name,
+    snapshot_name: Annotated[
+        str | None, typer.Argument(metavar="SNAPSHOT", help="What to call it.", show_default=False)
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="An older one of this name loses it, instead of an error.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Keep memory, programs and files of a sandbox on disk; it goes on.
+
+    agentenv sandbox create --from brings it back, agentenv snapshot lists and removes. One without a name is removed
+    by agentenv snapshot gc.
+
+    \b
+    Example:
+      agentenv sandbox snapshot web before-the-upgrade
+    """
+    from agentenv.cli.console import open_stdout, print_json, print_result
+    from agentenv.cli.sandbox_words import open_status
+
+    with _connect(name) as box, open_status(f"keeping sandbox {name}", 0):
+        kept = box.snapshot(snapshot_name, replace=replace)
+    if json_:
+        record = {"id": kept.id, "name": kept.name, "kind": kept.kind, "stored_bytes": kept.stored_bytes}
+        print_json({"sandbox": name, "snapshot": record})
+        return
+    print_result(
+        open_stdout(),
+        f"snapshot {kept.name or kept.id}: {kept.kind}, {kept.stored_bytes >> 20} MB",
+        f"agentenv sandbox create --from {kept.name or kept.id[:12]}",
+    )
+
+
+def fork(
+    name: Name,
+    count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, help="How many copies.")] = 1,
+    prefix: Annotated[
+        str | None, typer.Option("--name", metavar="PREFIX", help="They become PREFIX-1, PREFIX-2, ...")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Make copies of a sandbox as it is now, with its memory, programs and files; all go on.
+
+    \b
+    Examples:
+      agentenv sandbox fork web
+      agentenv sandbox fork web -n 3 --name try
+    """
+    from agentenv.cli.sandbox_words import open_status, print_made
+
+    with _connect(name) as box, open_status(f"copying sandbox {name}", 0):
+        made = box.fork(count, name=prefix)
+    print_made([one.describe() for one in made], as_json=json_)
+
+
+def rm(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="As agentenv sandbox ls shows them.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
+    json_: Json = False,
+) -> None:
+    """End sandboxes and free everything. Snapshots of them stay.
+
+    \b
+    Examples:
+      agentenv sandbox rm web
+      agentenv sandbox rm --all
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from agentenv.boxes.box import Sandbox
+    from agentenv.cli.console import open_stdout, print_json, print_result
+    from agentenv.cli.sandbox_words import open_status
+    from agentenv.errors import ConfigError, Problem
+
+    if bool(names) == all_:
+        raise ConfigError([Problem("command line", "NAME", "expected names, or --all; not both, not neither")])
+    found = Sandbox.running() if all_ else [Sandbox.connect(name) for name in dict.fromkeys(names or ())]
+    removed = [box.id for box in found]
+    with open_status("ending sandboxes", 0), ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(lambda box: box.destroy(), found))
+    if json_:
+        print_json({"removed": removed})
+        return
+    print_result(open_stdout(), f"removed {', '.join(removed)}" if removed else "there were none")
+
+
+def _connect(name: str) -> Sandbox:
+    from agentenv.boxes.box import Sandbox
+
+    return Sandbox.connect(name)
+
+
+for command in (create, ls, cp, pause, resume, snapshot, fork, rm):
+    sandbox.command()(guarded(command))
+sandbox.command(name="exec")(guarded(exec_))

@@ -1,0 +1,65 @@
+"""``agentenv sandbox exec``: a program in a sandbox, as if it ran here."""
+
+from __future__ import annotations
+
+import errno
+from typing import Annotated
+
+import typer
+
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+
+
+def exec_(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As agentenv sandbox ls shows it.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Program and arguments.")],
+    terminal: Annotated[bool, typer.Option("--tty", "-t", help="In a terminal, which this one stands for.")] = False,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="USER", help="Name or number, or USER:GROUP; the image's own.")
+    ] = None,
+    cwd: Annotated[str | None, typer.Option("--cwd", metavar="DIR", help="Working directory; the image's own.")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="K=V", help="A variable; several are allowed.")
+    ] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", metavar="S", min=0.0, help="Seconds until it is killed.")
+    ] = None,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Twice: tracebacks.")] = 0,
+) -> None:
+    """Run a program in a sandbox. Standard input, output and error are its own, byte by byte.
+
+    The exit code is the program's: 128 plus its number where a signal ended it, 124 where its time was over, 127 where
+    there is no such program and 126 where it may not run. Ctrl-C goes to the program, and twice kills it.
+
+    \b
+    Examples:
+      agentenv sandbox exec web -- python3 -c "print(1)"
+      agentenv sandbox exec --tty web -- bash
+      tar c . | agentenv sandbox exec web --cwd /srv -- tar x
+    """
+    from agentenv.boxes.box import Sandbox
+    from agentenv.cli.passing import Passing, have_standard_descriptors
+    from agentenv.cli.sandbox_words import read_pairs
+    from agentenv.cli.terminal import RawTerminal, expect_terminal, size_of
+    from agentenv.errors import AgentEnvError
+
+    have_standard_descriptors()
+    variables = read_pairs(env)
+    if terminal:
+        expect_terminal()
+    with Sandbox.connect(name) as box:
+        try:
+            process = box.start(command, terminal=size_of() if terminal else None, env=variables, cwd=cwd, user=user)
+        except OSError as error:
+            codes = {errno.ENOENT: _NOT_FOUND, errno.EACCES: _NOT_EXECUTABLE}
+            if isinstance(error, AgentEnvError) or error.errno not in codes:
+                raise
+            typer.echo(f"agentenv: {error.strerror}", err=True)
+            raise typer.Exit(codes[error.errno]) from error
+        passing = Passing(process, timeout_s)
+        if terminal:
+            with RawTerminal(process.resize):
+                code = passing.run()
+        else:
+            code = passing.run()
+    raise typer.Exit(code)

@@ -1,0 +1,129 @@
+"""What the commands for sandboxes print, and what they are given as words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from agentenv.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from agentenv.boxes.access import Description
+    from agentenv.images.progress import Report
+
+
+class _Said:
+    """A report on the line of a terminal that changes."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def say(self, text: str) -> None:
+        """Something worth one line."""
+        from agentenv.telemetry.text import one_line
+
+        self._status.update(one_line(text, 100))
+
+    @contextmanager
+    def task(self, text: str, total: float | None = None) -> Iterator[_Said]:
+        """Work that begins now."""
+        self.say(text)
+        yield self
+
+    def advance(self, amount: float) -> None:
+        """How far it is is not shown."""
+
+
+@contextmanager
+def open_status(text: str, verbose: int) -> Iterator[Report]:
+    """Show that something goes on, and what is said of it: on one line of a terminal, as log lines elsewhere."""
+    from agentenv.cli.console import open_stderr, start_logging
+    from agentenv.images.progress import LINES
+
+    console = open_stderr()
+    start_logging(console, "info" if verbose or not console.is_terminal else "warning", quiet=False, verbose=verbose)
+    if not console.is_terminal:
+        yield LINES
+        return
+    with console.status(text) as status:
+        yield _Said(status)
+
+
+def read_pairs(pairs: Sequence[str] | None) -> dict[str, str]:
+    """Variables from words like ``K=V``.
+
+    Raises:
+        ConfigError: One is no such word.
+    """
+    problems = [
+        Problem("command line", "--env", f"expected NAME=VALUE, got {pair!r}")
+        for pair in pairs or ()
+        if not pair.partition("=")[0] or "=" not in pair
+    ]
+    if problems:
+        raise ConfigError(problems)
+    split = (pair.partition("=") for pair in pairs or ())
+    return {name: value for name, _, value in split}
+
+
+def print_made(made: Sequence[Description], *, as_json: bool) -> None:
+    """Say what was made."""
+    from agentenv.cli.console import open_stdout, print_json, print_result
+
+    if as_json:
+        print_json({"sandboxes": [one.to_json() for one in made]})
+        return
+    out = open_stdout()
+    for one in made:
+        print_result(out, f"{one.id}: {one.state}, {one.runtime}, {one.memory_mb} MB")
+    print_result(out, f"agentenv sandbox exec {made[0].id} -- COMMAND; agentenv sandbox rm {made[0].id}")
+
+
+def print_state(one: Description, *, as_json: bool) -> None:
+    """Say how one is now."""
+    from agentenv.cli.console import open_stdout, print_json, print_result
+
+    if as_json:
+        print_json(one.to_json())
+        return
+    print_result(open_stdout(), f"{one.id}: {_state(one)}")
+
+
+def print_list(found: Sequence[Description], *, as_json: bool) -> None:
+    """A table of them."""
+    from agentenv.cli.console import make_table, open_stdout, print_json, print_result
+
+    if as_json:
+        print_json({"sandboxes": [one.to_json() for one in found]})
+        return
+    if not found:
+        print_result(open_stdout(), "no sandboxes; agentenv sandbox create --name NAME")
+        return
+    columns = [("sandbox", "left"), ("state", "left"), ("runtime", "left"), ("image", "left"), ("MB", "right")]
+    columns += [("since", "left"), ("from", "left")]
+    rows = [
+        [
+            one.id,
+            one.state,
+            one.runtime or "-",
+            one.image or "-",
+            str(one.memory_mb) if one.memory_mb else "-",
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.created_unix)) if one.created_unix else "-",
+            one.origin or "-",
+            one.cause,
+        ]
+        for one in found
+    ]
+    if any(one.cause for one in found):
+        columns.append(("cause", "left"))
+    else:
+        rows = [row[:-1] for row in rows]
+    print_result(open_stdout(), make_table(columns, rows))
+
+
+def _state(one: Description) -> str:
+    return f"{one.state}: {one.cause}" if one.cause else one.state

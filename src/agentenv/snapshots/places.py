@@ -1,0 +1,174 @@
+"""The directories of a store of snapshots, and who may change them when.
+
+    snapshots/<id>/     one snapshot each; see ``manifest``
+    copies/<id>/        the whole files of an incremental one, as long as somebody may want them again
+    checked/<id>.json   what was found right or wrong, so that nothing unchanged is read again; see ``checks``
+    tmp/                what is being made, and what is being removed
+    lock                held by whoever changes what there is
+
+Whoever uses a snapshot, a copy or a directory in ``tmp`` has it locked, and the kernel takes the lock back when they
+end, however they end. Everything is made in ``tmp`` and renamed into its place, or out of it before it is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentenv import locks
+from agentenv.errors import ResourceLimit, RuntimeUnavailable
+
+_FOLDERS = ("snapshots", "copies", "checked", "tmp")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Places:
+    """The directories of one store.
+
+    Args:
+        root: Made if missing; from then on only its owner can read it.
+
+    Raises:
+        RuntimeUnavailable: It cannot be made or written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.snapshots, self.copies, self.checked, self.tmp = (self.root / folder for folder in _FOLDERS)
+        try:
+            self.root.mkdir(parents=True, mode=0o700, exist_ok=True)
+            # Memory of machines: passwords and keys are in it.
+            if self.root.stat().st_mode & 0o077:
+                self.root.chmod(0o700)
+            for folder in (self.snapshots, self.copies, self.checked, self.tmp):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise no_room(self.root, error) from error
+            raise RuntimeUnavailable(
+                f"expected to write the store of snapshots {self.root}, got: {error.strerror}",
+                "choose another directory with AGENTENV_DATA=DIR",
+            ) from error
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Be the only one who changes what there is; for short, and never within itself."""
+        with locks.locked(self.root / "lock"):
+            yield
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[Path]:
+        """An empty directory on the disk of the store that is gone after the block.
+
+        Raises:
+            ResourceLimit: The disk became full in the block.
+        """
+        with self.room():
+            with self.changing():
+                # A directory in tmp without a lock is a dead process's.
+                self.sweep()
+                path = Path(tempfile.mkdtemp(dir=self.tmp))
+                fd = locks.take(path)
+            assert fd is not None
+            try:
+                yield path
+            finally:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def room(self) -> Iterator[None]:
+        """Turn a full disk into words.
+
+        Raises:
+            ResourceLimit: The disk or the quota is full.
+        """
+        try:
+            yield
+        except ResourceLimit:
+            raise
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise no_room(self.root, error) from error
+
+    def sweep(self) -> int:
+        """Remove what dead processes left; returns how many directories. Only while ``changing``."""
+        removed = 0
+        for path in self.tmp.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if (fd := locks.take(path, wait=False)) is not None:
+                    shutil.rmtree(path, ignore_errors=True)
+                    os.close(fd)
+                    removed += 1
+        return removed
+
+    def hold(self, path: Path) -> int:
+        """Keep a directory of the store from being removed until the returned descriptor is closed.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        while True:
+            fd = locks.take(path, shared=True)
+            assert fd is not None
+            if _is(fd, path):
+                return fd
+            os.close(fd)  # removed meanwhile, and perhaps made again
+
+    def claim(self, path: Path) -> int | None:
+        """Have a directory of the store alone, or None if somebody holds it. Only while ``changing``.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        return locks.take(path, wait=False)
+
+    def take_out(self, path: Path, fd: int) -> Path:
+        """Take a claimed directory away from its place at once. What it is called now is removed by ``drop``."""
+        gone = self.tmp / f"gone-{path.name}-{os.getpid()}-{fd}"
+        os.rename(path, gone)
+        return gone
+
+    def drop(self, gone: Path, fd: int) -> int:
+        """Remove what was taken out; returns how much it took of the disk, in bytes."""
+        size = disk_bytes(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        os.close(fd)
+        return size
+
+
+def _is(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def disk_bytes(path: Path) -> int:
+    """What a directory's files take of the disk; what vanishes meanwhile, and second names, count nothing."""
+    seen: dict[tuple[int, int], int] = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                status = os.lstat(os.path.join(folder, name))
+                seen[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(seen.values())
+
+
+def no_room(root: Path, error: OSError) -> ResourceLimit:
+    """The error that says that the disk of a store is full, and what helps."""
+    free = "?"
+    with contextlib.suppress(OSError):
+        existing = next(parent for parent in (root, *root.parents) if parent.exists())
+        free = f"{shutil.disk_usage(existing).free >> 20} MB"
+    return ResourceLimit(
+        error.errno or errno.ENOSPC,
+        f"no room on the disk for snapshots in {root} ({free} free)\n  remedy: agentenv snapshot gc,"
+        " agentenv snapshot rm NAME, or choose another disk with AGENTENV_DATA=DIR",
+    )

@@ -1,0 +1,148 @@
+"""Names of sandboxes that outlive their command: whose they are, and what killed keepers leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentenv.boxes import kept
+from agentenv.errors import ConfigError, RuntimeUnavailable
+from agentenv.fleet.owner import Owner
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Longer than an address of a socket may be.
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    return deep / "agentenv"
+
+
+@pytest.fixture
+def keeper(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the name "other", and ends when its input does."""
+    code = (
+        "import sys; from agentenv.boxes import kept; kept.claim('other'); print('there', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        yield process
+        process.kill()
+
+
+def test_a_name_is_found_until_it_is_given_up(place: Path) -> None:
+    kept.claim("web")
+    assert [one.name for one in kept.find_all()] == ["web"]
+    assert kept.find("web").owner == Owner.current()
+    kept.give_up("web", Owner.current())
+    kept.give_up("web", Owner.current())
+    assert kept.find_all() == []
+    assert [path.name for path in place.iterdir()] == ["lock"]
+
+
+def test_a_socket_answers_whatever_the_length_of_its_path(place: Path) -> None:
+    assert len(str(place)) > 108
+    kept.claim("web")
+    with kept.listen("web") as listener, kept.dial("web") as caller, listener.accept()[0] as connection:
+        caller.sendall(b"x")
+        assert connection.recv(1) == b"x"
+    with pytest.raises(ConnectionRefusedError):
+        kept.dial("web")
+    with pytest.raises(FileNotFoundError):
+        kept.dial("nobody")
+    kept.give_up("web", Owner.current())
+
+
+def test_a_name_that_is_taken_stays_taken(keeper: subprocess.Popen[str]) -> None:
+    with pytest.raises(ConfigError, match=f"got 'other', which process {keeper.pid} keeps"):
+        kept.claim("other")
+    kept.give_up("other", Owner.current())  # it is not ours
+    assert [one.name for one in kept.find_all()] == ["other"]
+
+
+@pytest.mark.parametrize("how", ["ls", "create", "sweep"])
+def test_what_a_killed_keeper_left_is_removed(keeper: subprocess.Popen[str], place: Path, how: str) -> None:
+    (place / "other.sock").touch()
+    keeper.kill()
+    keeper.wait()
+    if how == "create":
+        kept.claim("other")
+        assert kept.find("other").owner == Owner.current()
+        assert not (place / "other.sock").exists()
+        kept.give_up("other", Owner.current())
+    elif how == "ls":
+        assert kept.find_all() == []
+    else:
+        assert kept.sweep() == ("other",)
+        assert kept.sweep() == ()
+    assert [path.name for path in place.iterdir()] == ["lock"]
+
+
+def test_a_process_of_the_same_number_is_not_taken_for_the_keeper(place: Path) -> None:
+    kept.place()
+    record = Owner.current().as_record()
+    record["start_ticks"] = int(record["start_ticks"]) - 1
+    (place / "old.json").write_text(json.dumps({"name": "old", "owner": record}))
+    assert kept.find_all() == []
+    assert not (place / "old.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"owner": 3}', '{"owner": {"pid": "1"}}'])
+def test_records_that_are_none_are_removed(place: Path, text: str) -> None:
+    kept.place()
+    (place / "bad.json").write_text(text)
+    assert kept.find_all() == []
+    assert not (place / "bad.json").exists()
+
+
+def test_unknown_names_come_with_the_nearest(keeper: subprocess.Popen[str]) -> None:
+    with pytest.raises(ConfigError, match='did you mean "other"'):
+        kept.find("othre")
+    with pytest.raises(ConfigError, match="the sandboxes here are other"):
+        kept.find("zzz")
+
+
+def test_without_any_the_command_is_named() -> None:
+    with pytest.raises(ConfigError, match="there are none: agentenv sandbox create"):
+        kept.find("web")
+
+
+def test_a_directory_that_others_may_enter_is_refused(place: Path) -> None:
+    place.mkdir(mode=0o755)
+    place.chmod(0o755)
+    with pytest.raises(RuntimeUnavailable, match="with mode 755") as caught:
+        kept.place()
+    assert f"chmod 700 {place}" in caught.value.remedy
+
+
+def test_something_else_in_its_place_is_refused(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RuntimeUnavailable, match="got something else"):
+        kept.place()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_somebody_else_is_refused(place: Path) -> None:
+    place.mkdir(mode=0o700)
+    os.chown(place, 65534, 65534)
+    with pytest.raises(RuntimeUnavailable, match="a directory of user 65534"):
+        kept.place()
+
+
+def test_without_a_runtime_directory_there_is_one_in_tmp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert kept.place() == tmp_path / f"agentenv-{os.geteuid()}"
+    assert kept.place().stat().st_mode & 0o777 == 0o700
