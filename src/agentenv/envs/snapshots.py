@@ -78,8 +78,8 @@ class Snapshot:
         if moment.how in _WHAT:
             why = f" ({self.reasons[0]})" if self.reasons else ""
             raise SnapshotError(
-                f"{self.env_id}: this snapshot is {_WHAT[moment.how]}, and cannot be saved; its state could not be had as"
-                f' bytes{why}. Take it with how="replay" to save what was done instead'
+                f"{self.env_id}: this snapshot is {_WHAT[moment.how]}, and cannot be saved; its state could not be had"
+                f' as bytes{why}. Take it with how="replay" to save what was done instead'
             )
         past = None
         if moment.past is not None:

@@ -69,7 +69,8 @@ def remove_object(store: Store, digest: str, *, needed: Collection[str] = ()) ->
     """Remove an object at once unless a name refers to it, a machine holds it or it is needed; the bytes freed."""
     with locks.locked(store.root / "locks/collect"):
         path = store.object_path(digest)
-        if path is None or digest in needed or digest in {one.digest for kind in _kinds(store) for one in store.names(kind)}:
+        named = {one.digest for kind in _kinds(store) for one in store.names(kind)}
+        if path is None or digest in named or digest in needed:
             return 0
         size = disk_bytes(path)
         return size if _remove(store, path, float("inf")) else 0

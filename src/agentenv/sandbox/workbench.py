@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """The descriptors of a task: pipes or sockets, which become non-blocking. Copies are kept; the caller closes its own.
+    """The descriptors of a task: pipes or sockets, which become non-blocking. Copies are kept; close your own.
 
     Attributes:
         stdin: A read end whose bytes the program reads; -1 for nothing to read.
