@@ -107,7 +107,7 @@ def test_a_shell_in_a_terminal(ground: Path) -> None:
         terminal.type(b"while test \"$(stty size)\" != '40 132'; do sleep 0.1; done; echo new$((1 + 1))\n")
         terminal.expect(b"new2")
         # Ctrl-C is typed, and meant for what runs in there.
-        terminal.type(b"echo sle''eps; sleep 600\n")
+        terminal.type(b"sh -c 'echo sle\"\"eps; exec sleep 600'\n")
         terminal.expect(b"sleeps")
         terminal.type(b"\x03")
         terminal.type(b"echo code=$?\n")

@@ -80,14 +80,12 @@ def run_app(arguments: list[str]) -> int:
         app(args=arguments, prog_name="agentenv")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else OK
-        try:
-            sys.stdout.flush()
-        except OSError:
-            silence_stdout()
-        try:
-            sys.stderr.flush()
-        except OSError:
-            silence_stderr()
+        for stream, silence in ((sys.stdout, silence_stdout), (sys.stderr, silence_stderr)):
+            try:
+                if stream is not None:  # as it is where this process was started without
+                    stream.flush()
+            except OSError:
+                silence()
         return code
     return OK
 

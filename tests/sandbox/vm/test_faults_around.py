@@ -23,6 +23,7 @@ from agentenv.sandbox.contract import Runtime, RuntimeOptions, SandboxSpec
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.registry import open_runtime
 from agentenv.sandbox.runtimes._runid import new_run_id
+from agentenv.sandbox.runtimes.qemu.machine import QemuMachine
 from agentenv.testing import traces
 from machines_ground import need_machines
 
@@ -111,11 +112,14 @@ def test_a_place_with_a_long_and_odd_name(
     assert run(opened(), PYTHON, "-c", "print('here')") == "here"
 
 
-def test_too_little_time_to_start_is_said_and_leaves_nothing(opened: Callable[[], Runtime]) -> None:
+def test_a_machine_that_stands_still_from_the_start_is_late_and_leaves_nothing(
+    opened: Callable[[], Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = opened()
     run(runtime, PYTHON, "-c", "")
-    with pytest.raises(StepTimeout, match=r"was still booting after 0\.001 s; raise start_timeout_s") as caught:
-        run(runtime, PYTHON, "-c", "", start_timeout_s=0.001)
+    monkeypatch.setattr(QemuMachine, "resume", lambda machine: None)
+    with pytest.raises(StepTimeout, match=r"was still booting after 0\.5 s; raise start_timeout_s") as caught:
+        run(runtime, PYTHON, "-c", "", start_timeout_s=0.5)
     assert (caught.value.cause.kind, caught.value.cause.owner) == (CauseKind.TIMEOUT, Owner.INFRASTRUCTURE)
 
 
