@@ -302,3 +302,15 @@ def test_a_stream_that_is_cut_ends_at_both_ends(pair: Pair) -> None:
     assert os.read(far, 10) == b""
     os.close(near)
     os.close(far)
+
+
+def test_who_sends_more_than_there_is_room_for_is_cut_off(pair: Pair) -> None:
+    reader, writer = os.pipe()
+    pair.links[1].join(3, writer=writer, most_bytes=100)
+    pair.links[0].put(3, b"x" * 100)
+    pair.until(lambda: readable(reader))
+    assert not pair.lost
+    pair.links[0].put(3, b"x")
+    pair.until(lambda: bool(pair.lost))
+    assert "more bytes on a stream than there is room for" in pair.lost[0][1]
+    os.close(reader)

@@ -136,6 +136,7 @@ class Link:
         on_end: Callable[[], None] | None = None,
         on_orphan: Callable[[int], None] | None = None,
         credit: int = WINDOW,
+        most_bytes: int | None = None,
     ) -> None:
         """Join descriptors to a stream; they are closed with it.
 
@@ -147,11 +148,14 @@ class Link:
             on_end: Called when there is nothing more to read.
             on_orphan: Takes over ``reader`` when nobody is there any more to send its bytes to; without, it is closed.
             credit: Bytes that may go out before the other side grants any; with 0 not even an end is noticed before.
+            most_bytes: Most that the other side may ever send; more is not the protocol.
         """
         old = self._tunnels.pop(stream, None)
         if old is not None:
             old.close()
-        self._tunnels[stream] = Tunnel(self, self._loop, stream, reader, writer, taker, on_end, on_orphan, credit)
+        self._tunnels[stream] = Tunnel(
+            self, self._loop, stream, reader, writer, taker, on_end, on_orphan, credit, most_bytes
+        )
 
     def put(self, stream: int, data: bytes) -> None:
         """Send bytes on a stream that has no reader; for messages, which are few and small."""

@@ -48,11 +48,12 @@ class Tunnel:
         on_end: Callable[[], None] | None,
         on_orphan: Callable[[int], None] | None,
         credit: int = WINDOW,
+        most_bytes: int | None = None,
     ) -> None:
         """See ``Link.join``."""
         self._link, self._loop, self._stream = link, loop, stream
         self._reader, self._writer, self._taker, self._on_end = reader, writer, taker, on_end
-        self._on_orphan = on_orphan
+        self._on_orphan, self._room = on_orphan, most_bytes
         self._only_reads = writer < 0 and taker is None
         self._only_writes = reader < 0 and taker is None
         self._credit = credit
@@ -80,6 +81,10 @@ class Tunnel:
         elif self._writer >= 0:
             if len(self._pending) + len(body) > WINDOW + CHUNK:
                 raise ValueError("more bytes on a stream than were granted")
+            if self._room is not None:
+                self._room -= len(body)
+                if self._room < 0:
+                    raise ValueError("more bytes on a stream than there is room for")
             self._pending += body
             self._write()
         self._watch()

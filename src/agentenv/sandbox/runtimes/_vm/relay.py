@@ -95,16 +95,18 @@ class RelayProcess:
         """Carry a machine's stream; requests to its agent come on ``rpc``. It keeps copies of the descriptors."""
         self._ask({"op": "join", "machine": machine}, [stream, rpc, pidfd])
 
-    def tie(self, machine: int, *ties: tuple[int, int, str]) -> None:
+    def tie(self, machine: int, *ties: tuple[int, int, str], most_bytes: int | None = None) -> None:
         """Carry bytes between descriptors and streams.
 
         Args:
             machine: Which one.
             ties: For each a stream, a descriptor, and "r" for what is read from it, "w" for what is written to it; with
                 "g" nothing is read before the machine grants it.
+            most_bytes: Most that may come on each of them; a machine that sends more is ended.
         """
         streams = [(stream, ways) for stream, _, ways in ties]
-        self._ask({"op": "tie", "machine": machine, "streams": streams}, [fd for _, fd, _ in ties])
+        request = {"op": "tie", "machine": machine, "streams": streams, "most_bytes": most_bytes}
+        self._ask(request, [fd for _, fd, _ in ties])
 
     def untie(self, machine: int, streams: Sequence[int]) -> None:
         """Carry no more on streams, and close their descriptors there."""

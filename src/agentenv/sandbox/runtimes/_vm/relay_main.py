@@ -124,7 +124,8 @@ class Relay:
         link = self._machines[request["machine"]].link
         for (stream, ways), fd in zip(request["streams"], fds, strict=True):
             reader, writer = (fd if way in ways else -1 for way in "rw")
-            link.join(stream, reader=reader, writer=writer, credit=0 if "g" in ways else WINDOW)
+            credit, most = 0 if "g" in ways else WINDOW, request["most_bytes"]
+            link.join(stream, reader=reader, writer=writer, credit=credit, most_bytes=most)
         return {}, []
 
     def _untie(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:

@@ -42,6 +42,7 @@ CONTROL, STDOUT, STDERR, REPORT, OUT = 1, 2, 3, 4, 5
 """The streams of a sandbox."""
 _STREAMS = {"control": CONTROL, "stdout": STDOUT, "stderr": STDERR, "report": REPORT, "out": OUT}
 _END_S = 5.0
+_MOST_OF_ARCHIVE = 256 << 20
 _CALL_S = 30.0
 _CONSOLE_LINES = 200
 
@@ -161,7 +162,9 @@ class VmSandbox:
             if self.spec.out is not None:
                 self._archive = self.home / "out.tar"
                 with open(self._archive, "wb") as file:
-                    self._relay.tie(self._number, (OUT, file.fileno(), "w"))
+                    # An archive takes more than its files: half a KiB each, and where they end.
+                    most = 2 * (self.spec.disk_mb << 20) + _MOST_OF_ARCHIVE
+                    self._relay.tie(self._number, (OUT, file.fileno(), "w"), most_bytes=most)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ResourceLimit(error.errno, f"cannot set up sandbox {self.spec.id!r}: {error}") from error
