@@ -28,6 +28,8 @@ class Description:
         created_unix: Since when it is there, in seconds since 1970.
         origin: Id of the snapshot it was brought back from, or the name of the sandbox it is a copy of; "" for none.
         pid: The process of its machine.
+        network: What it reaches: "none", "internet", or lists "allow" and "deny"; "" where nobody can say.
+        network_mbps: Most megabits (10^6 bits) a second in each direction; None for no limit.
     """
 
     id: str
@@ -40,6 +42,8 @@ class Description:
     created_unix: float
     origin: str
     pid: int
+    network: str | Mapping[str, Sequence[str]] = "none"
+    network_mbps: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""

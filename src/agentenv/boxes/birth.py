@@ -10,6 +10,7 @@ from agentenv.boxes.ground import Ground, open_ground
 from agentenv.boxes.keeping import find, opened, plan_of
 from agentenv.boxes.local import LocalAccess, hold
 from agentenv.boxes.plans import Plan
+from agentenv.boxes.reach import expect_networks
 from agentenv.images.progress import LINES, Report
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ def create(plans: Sequence[Plan], report: Report = LINES) -> list[LocalAccess]:
         SandboxDied, StepTimeout: One did not come up.
     """
     first = plans[0]
-    ground = open_ground(first.runtime, first.settings, report)
+    network = any(plan.spec.network is not None for plan in plans)
+    if network:
+        expect_networks(first.source if first.snapshot else "")
+    ground = open_ground(first.runtime, first.settings, report, network=network)
     try:
         if first.snapshot:
             return _bring_back(ground, first)

@@ -26,11 +26,13 @@ from agentenv.boxes.exchange import converse
 from agentenv.boxes.files import FileWork
 from agentenv.boxes.pipes import Pipes
 from agentenv.boxes.process import Process
+from agentenv.boxes.reach import Setting
 from agentenv.boxes.results import Completed, Ending
 from agentenv.boxes.status import died, read_ending
 from agentenv.errors import Cause, CauseKind, Owner, StepTimeout
 from agentenv.images.progress import LINES, Report
 from agentenv.sandbox.contract import Usage
+from agentenv.sandbox.network import NONE
 from agentenv.sandbox.workbench import Task
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class Sandbox(FileWork):
         disk_mb: int = 1024,
         kernel: str | None = None,
         env: Mapping[str, str] | None = None,
+        network: Setting = NONE,
+        network_mbps: float | None = None,
         settings: Mapping[str, Any] | None = None,
         start_timeout_s: float = 120.0,
         report: Report = LINES,
@@ -84,6 +88,9 @@ class Sandbox(FileWork):
             disk_mb: Room for what is written, MiB.
             kernel: A file or a name; None for the one that was fetched last.
             env: Environment variables for all its programs, beside those of the image.
+            network: What it reaches: "none", "internet" (everything public), or ``{"allow": [...], "deny": [...]}`` of
+                which one may be missing, as in a configuration (docs/networks.md). Anything but "none" needs root.
+            network_mbps: Most megabits (10^6 bits) a second in each direction; None for no limit.
             settings: The runtime's own table of a configuration, such as ``{"accelerator": "tcg"}``.
             start_timeout_s: Seconds until it counts as failed.
             report: Told of what takes long.
@@ -101,6 +108,8 @@ class Sandbox(FileWork):
             disk_mb=disk_mb,
             kernel=kernel,
             env=env,
+            network=network,
+            network_mbps=network_mbps,
             start_timeout_s=start_timeout_s,
         )
         from agentenv.boxes.birth import create
@@ -122,7 +131,7 @@ class Sandbox(FileWork):
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot | str, *, name: str | None = None, report: Report = LINES) -> Self:
-        """Bring back what ``snapshot`` kept: memory, programs that ran, files.
+        """Bring back what ``snapshot`` kept: memory, programs that ran, files, and what it reaches of the network.
 
         Args:
             snapshot: What ``snapshot`` returned, its name or its id.

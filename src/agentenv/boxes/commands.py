@@ -7,8 +7,10 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentenv.boxes.reach import Setting, read_reach
 from agentenv.errors import ConfigError, Problem
 from agentenv.sandbox.contract import SandboxSpec
+from agentenv.sandbox.network import NONE
 
 # They name hosts, control groups and sockets.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
@@ -85,6 +87,8 @@ def make_spec(
     disk_mb: int = 1024,
     kernel: str | None = None,
     env: Mapping[str, str] | None = None,
+    network: Setting = NONE,
+    network_mbps: float | None = None,
     start_timeout_s: float = 120.0,
 ) -> SandboxSpec:
     """What the runtime is asked for.
@@ -92,12 +96,17 @@ def make_spec(
     Raises:
         ConfigError: A value cannot be used; has all of them.
     """
-    problems = []
+    problems: list[Problem] = []
     numbers = {"memory_mb": (memory_mb, int), "disk_mb": (disk_mb, int)}
     numbers |= {"vcpu_count": (vcpu_count, (int, float)), "start_timeout_s": (start_timeout_s, (int, float))}  # type: ignore[dict-item]  # kinds of numbers
     for key, (value, kind) in numbers.items():
         if isinstance(value, bool) or not isinstance(value, kind) or value <= 0:
             problems.append(Problem("keyword argument", key, f"expected a number above 0, got {value!r}"))
+    reach = None
+    try:
+        reach = read_reach(network, network_mbps)
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(problems)
     return SandboxSpec(
@@ -106,6 +115,7 @@ def make_spec(
         memory_mb=memory_mb,
         vcpu_count=vcpu_count,
         disk_mb=disk_mb,
+        network=reach,
         kernel=kernel,
         image=image,
         start_timeout_s=start_timeout_s,

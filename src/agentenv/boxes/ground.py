@@ -31,13 +31,16 @@ class Ground:
         settings: The runtime's own table.
     """
 
-    def __init__(self, runtime: str, settings: Mapping[str, Any], report: Report = LINES) -> None:
+    def __init__(
+        self, runtime: str, settings: Mapping[str, Any], report: Report = LINES, *, network: bool = False
+    ) -> None:
         """Open it for one user; ``share`` says that there is another.
 
         Args:
             runtime: A name of the registry.
             settings: The runtime's own table of a configuration; what is left out has its default.
             report: Told of what takes long.
+            network: Whether any of its sandboxes has one.
 
         Raises:
             ConfigError: The settings are wrong.
@@ -53,6 +56,7 @@ class Ground:
         options = contract.RuntimeOptions(
             new_run_id(),
             paths,
+            network=network,
             settings=_table(runtime, settings),
             find_files=machine_files([], report=report),
         )
@@ -102,13 +106,16 @@ class Ground:
             self._output.close()
 
 
-def open_ground(runtime: str | None, settings: Mapping[str, Any] | None, report: Report = LINES) -> Ground:
+def open_ground(
+    runtime: str | None, settings: Mapping[str, Any] | None, report: Report = LINES, *, network: bool = False
+) -> Ground:
     """A runtime whose sandboxes can be worked in.
 
     Args:
         runtime: Its name; None or "auto" for the first one that works here.
         settings: Its own table; only with a name.
         report: Told of what takes long.
+        network: Whether any of its sandboxes has one.
 
     Raises:
         RuntimeUnavailable: It does not work here, none does, or its sandboxes are not for work by hand.
@@ -116,16 +123,16 @@ def open_ground(runtime: str | None, settings: Mapping[str, Any] | None, report:
     if runtime is not None and runtime != "auto":
         if REGISTRY[choose(runtime, None)].isolation != "vm":
             raise RuntimeUnavailable(*refusal(runtime))
-        return Ground(runtime, settings or {}, report)
+        return Ground(runtime, settings or {}, report, network=network)
     if settings:
         what = "expected none without runtime: each runtime has other settings"
         raise ConfigError([Problem("keyword argument", "settings", what)])
     # Opening it proves little: a machine is booted once, and that is remembered until this host boots anew.
     obstacle = firecracker_obstacle(_table("firecracker", {}), lambda: machine_files([], report=report))
     if not obstacle:
-        return Ground("firecracker", {}, report)
+        return Ground("firecracker", {}, report, network=network)
     try:
-        return Ground("qemu", {}, report)
+        return Ground("qemu", {}, report, network=network)
     except RuntimeUnavailable as error:
         said = str(error).partition("\n  remedy: ")[0]
         raise RuntimeUnavailable(

@@ -22,6 +22,7 @@ from agentenv.boxes.plans import Plan
 from agentenv.boxes.status import died
 from agentenv.errors import Cause, CauseKind, ClosedError, Owner, RuntimeUnavailable, SandboxError, StepTimeout
 from agentenv.sandbox import contract
+from agentenv.sandbox.network import write_network
 from agentenv.sandbox.workbench import Stdio, Task, Workbench
 
 _GONE_S = 5.0
@@ -103,6 +104,8 @@ class LocalAccess:
             self._created,
             self._origin,
             self._sandbox.pid,
+            write_network(spec.network),
+            None if spec.network is None else spec.network.mbps,
         )
 
     def await_cause(self, timeout_s: float) -> Cause | None:

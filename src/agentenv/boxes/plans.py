@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.sandbox.contract import SandboxSpec
+from agentenv.sandbox.network import NONE, read_network, write_network
 
 _KEPT = ("memory_mb", "vcpu_count", "pids", "disk_mb", "kernel", "image", "start_timeout_s")
 
@@ -39,6 +40,8 @@ class Plan:
             "runtime": self.runtime,
             "settings": dict(self.settings),
             "spec": {**spec, "id": self.spec.id, "variables": dict(self.spec.variables)},
+            "network": write_network(self.spec.network),
+            "network_mbps": None if self.spec.network is None else self.spec.network.mbps,
             "origin": None if self.spec.origin is None else str(self.spec.origin),
             "snapshot": self.snapshot,
             "source": self.source,
@@ -54,7 +57,10 @@ class Plan:
         """
         told = dict(record["spec"])
         spec = SandboxSpec(
-            str(told["id"]), variables=dict(told["variables"]), **{key: told[key] for key in _KEPT if key in told}
+            str(told["id"]),
+            variables=dict(told["variables"]),
+            network=read_network(record.get("network", NONE), record.get("network_mbps")),
+            **{key: told[key] for key in _KEPT if key in told},
         )
         if record.get("origin") is not None:
             spec = replace(spec, origin=Path(record["origin"]))

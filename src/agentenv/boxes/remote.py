@@ -80,7 +80,7 @@ class RemoteAccess:
             starting = isinstance(error, RuntimeUnavailable)
             late = "its keeper does not answer" if isinstance(error, TimeoutError) else _GONE
             state, cause = (_STARTING, "") if starting else (DIED, late)
-            return Description(self.id, state, cause, "", "", 0, 0.0, 0.0, "", self.owner.pid)
+            return Description(self.id, state, cause, "", "", 0, 0.0, 0.0, "", self.owner.pid, network="")
 
     def await_cause(self, timeout_s: float) -> Cause | None:
         """Why it died."""

@@ -47,6 +47,21 @@ def create(
     env: Annotated[
         list[str] | None, typer.Option("--env", metavar="K=V", help="A variable for all programs; several are allowed.")
     ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option("--network", metavar="WORD", help="none, or internet: everything public (default none)."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="ADDRESS", help="Open this alone, or with internet; several are allowed."),
+    ] = None,
+    deny: Annotated[
+        list[str] | None,
+        typer.Option("--deny", metavar="ADDRESS", help="Close this, leave open what is public; several are allowed."),
+    ] = None,
+    network_mbps: Annotated[
+        float | None, typer.Option("--network-mbps", metavar="N", help="Most megabits a second in each direction.")
+    ] = None,
     origin: Annotated[
         str | None, typer.Option("--from", metavar="SNAPSHOT", help="Bring back a snapshot instead: a name or an id.")
     ] = None,
@@ -55,30 +70,37 @@ def create(
 ) -> None:
     """Start a sandbox. It goes on until agentenv sandbox rm, the end of its keeper, or that of this machine.
 
+    An ADDRESS is like 1.2.3.4, 10.0.0.0/8, 1.2.3.4:443 or udp://9.9.9.9:53. Networks need root and nftables.
+
     \b
     Examples:
       agentenv sandbox create --name web --memory-mb 512
       agentenv sandbox create --image mine --runtime qemu --env KEY=value
+      agentenv sandbox create --network internet --deny 198.51.100.0/24 --network-mbps 20
+      agentenv sandbox create --allow tcp://203.0.113.10:443 --allow udp://9.9.9.9:53
       agentenv sandbox create --from before-the-upgrade
     """
     from agentenv.boxes.commands import make_spec, new_name, read_name
     from agentenv.boxes.keeping import find, plan_of
     from agentenv.boxes.launch import launch
     from agentenv.boxes.plans import Plan
-    from agentenv.cli.sandbox_words import open_status, print_made, read_pairs
+    from agentenv.cli.sandbox_words import open_status, print_made, read_network, read_pairs
     from agentenv.errors import ConfigError, Problem
 
     given = {"memory_mb": memory_mb, "vcpu_count": vcpu_count, "disk_mb": disk_mb, "kernel": kernel, "image": image}
     told: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if origin is not None:
-        if extra := [*told, *(["runtime"] if runtime else []), *(["env"] if env else [])]:
+        others = {"runtime": runtime, "env": env, "network": network, "allow": allow, "deny": deny}
+        others["network_mbps"] = network_mbps
+        if extra := [*told, *(key for key, value in others.items() if value not in (None, []))]:
             options = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
             what = f"expected no {options} with --from: a snapshot is brought back as it was"
             raise ConfigError([Problem("command line", "--from", what)])
         plan = plan_of(find(origin), read_name(name) if name is not None else new_name())
     else:
         told.setdefault("image", None)
-        plan = Plan(runtime, {}, make_spec(name=name, env=read_pairs(env), **told))
+        told["network"] = read_network(network, allow or (), deny or (), network_mbps)
+        plan = Plan(runtime, {}, make_spec(name=name, env=read_pairs(env), network_mbps=network_mbps, **told))
     with open_status(f"starting sandbox {plan.spec.id}", verbose) as report:
         (made,) = launch([plan], report)
     print_made([made.describe()], as_json=json_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agentenv.errors import ConfigError, Problem
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from agentenv.boxes.access import Description
+    from agentenv.boxes.reach import Setting
     from agentenv.images.progress import Report
+
+_SHOWN = 2
 
 
 class _Said:
@@ -70,6 +74,55 @@ def read_pairs(pairs: Sequence[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in split}
 
 
+def read_network(word: str | None, allow: Sequence[str], deny: Sequence[str], mbps: float | None) -> Setting:
+    """What is reached, from the options that say it.
+
+    Args:
+        word: "none" or "internet"; None for what the lists say.
+        allow: What is open; with "internet", besides everything public.
+        deny: What is closed all the same.
+        mbps: As ``--network-mbps``.
+
+    Raises:
+        ConfigError: They cannot be, or not together; by the names of the options.
+    """
+    from agentenv.boxes.reach import read_reach
+
+    if word == "none" and (allow or deny):
+        what = f"expected no {'--allow' if allow else '--deny'} with --network none, which opens nothing"
+        raise ConfigError([Problem("command line", "--network", what, "leave --network out")])
+    setting: Setting = word or "none"
+    if word in (None, "internet") and (allow or deny):
+        opened = [*(["internet"] if word and allow else []), *allow]
+        setting = {name: entries for name, entries in (("allow", opened), ("deny", list(deny))) if entries}
+    try:
+        read_reach(setting, mbps)
+    except ConfigError as error:
+        raise ConfigError([replace(one, where="command line", path=_option(one.path)) for one in error.problems]) from None
+    return setting
+
+
+def _option(path: str) -> str:
+    """The option that a keyword argument stands for: those of a list by the list's name."""
+    _, _, name = path.partition(".")
+    return f"--{(name.partition('[')[0] or path).replace('_', '-')}"
+
+
+def network_text(one: Description) -> str:
+    """What a sandbox reaches, in few words."""
+    setting = one.network
+    if isinstance(setting, str):
+        text = setting or "-"
+    else:
+        text = "; ".join(f"{name} {_few(entries)}" for name, entries in setting.items())
+    return text if one.network_mbps is None else f"{text}; {one.network_mbps:g} Mbit/s"
+
+
+def _few(entries: Sequence[str]) -> str:
+    more = f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else ""
+    return ", ".join(entries[:_SHOWN]) + more
+
+
 def print_made(made: Sequence[Description], *, as_json: bool) -> None:
     """Say what was made."""
     from agentenv.cli.console import open_stdout, print_json, print_result
@@ -79,7 +132,8 @@ def print_made(made: Sequence[Description], *, as_json: bool) -> None:
         return
     out = open_stdout()
     for one in made:
-        print_result(out, f"{one.id}: {one.state}, {one.runtime}, {one.memory_mb} MB")
+        reaching = "" if one.network == "none" else f", network: {network_text(one)}"
+        print_result(out, f"{one.id}: {one.state}, {one.runtime}, {one.memory_mb} MB{reaching}")
     print_result(out, f"agentenv sandbox exec {made[0].id} -- COMMAND; agentenv sandbox rm {made[0].id}")
 
 
@@ -104,7 +158,7 @@ def print_list(found: Sequence[Description], *, as_json: bool) -> None:
         print_result(open_stdout(), "no sandboxes; agentenv sandbox create --name NAME")
         return
     columns = [("sandbox", "left"), ("state", "left"), ("runtime", "left"), ("image", "left"), ("MB", "right")]
-    columns += [("since", "left"), ("from", "left")]
+    columns += [("network", "left"), ("since", "left"), ("from", "left")]
     rows = [
         [
             one.id,
@@ -112,6 +166,7 @@ def print_list(found: Sequence[Description], *, as_json: bool) -> None:
             one.runtime or "-",
             one.image or "-",
             str(one.memory_mb) if one.memory_mb else "-",
+            network_text(one),
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.created_unix)) if one.created_unix else "-",
             one.origin or "-",
             one.cause,

@@ -17,6 +17,7 @@ from ipaddress import IPv4Address, IPv4Network
 from agentenv.config.openings import INTERNET, Opening, parse_opening
 from agentenv.errors import RuntimeUnavailable
 
+NONE = "none"
 SPECIAL = tuple(
     IPv4Network(text)
     for text in (
@@ -82,6 +83,17 @@ def read_network(setting: str | Mapping[str, Sequence[str]], mbps: float | None 
         deny=_parse(setting.get("deny", ()), to_allow=False),
         mbps=mbps,
     )
+
+
+def write_network(network: Network | None) -> str | dict[str, list[str]]:
+    """The setting that ``read_network`` makes this of, but for the limit; as plain data."""
+    if network is None:
+        return NONE
+    allow = [str(opening) for opening in network.allow]
+    if network.internet and allow:
+        allow.insert(0, INTERNET)
+    lists = {"allow": allow, "deny": [str(opening) for opening in network.deny]}
+    return {name: entries for name, entries in lists.items() if entries} or INTERNET
 
 
 def expect_whole(runtime: str, sandbox_id: str, network: Network | None) -> None:
