@@ -82,6 +82,14 @@ def test_variables_that_cannot_be(variables: dict[str, str]) -> None:
         ({"runtime": "qemu", "settings": {"accellerator": "tcg"}}, "settings.accellerator"),
         ({"runtime": "qemu", "settings": {"accelerator": "fast"}}, "settings.accelerator"),
         ({"settings": {"accelerator": "tcg"}}, "settings"),
+        ({"network": "yes"}, "network"),
+        ({"network": {}}, "network"),
+        ({"network": {"allows": ["1.2.3.4"]}}, "network.allows"),
+        ({"network": {"allow": ["1.2.3.4", "example.com"]}}, "network.allow[1]"),
+        ({"network": {"deny": ["::1"]}}, "network.deny[0]"),
+        ({"network": "internet", "network_mbps": 0}, "network_mbps"),
+        ({"network": "internet", "network_mbps": "3"}, "network_mbps"),
+        ({"network_mbps": 3}, "network_mbps"),
     ],
 )
 def test_keywords_that_cannot_be_are_refused_before_anything_starts(keywords: dict[str, object], key: str) -> None:
@@ -223,7 +231,9 @@ def test_errors_that_are_not_known_keep_their_words() -> None:
 
 
 def test_plans_are_the_same_after_having_been_text() -> None:
-    spec = make_spec(image="i", name="n", memory_mb=300, vcpu_count=1.5, env={"A": "b"})
+    reaching = {"network": {"allow": ["internet", "10.0.0.1:53"], "deny": ["tcp://1.2.3.4"]}, "network_mbps": 2.5}
+    spec = make_spec(image="i", name="n", memory_mb=300, vcpu_count=1.5, env={"A": "b"}, **reaching)
     plan = Plan("qemu", {"accelerator": "tcg"}, spec, "s" * 32, "snapshot x", None)
+    assert plan.spec.network is not None
     assert Plan.from_record(json.loads(json.dumps(plan.to_record()))) == plan
     assert plan.named("m").spec.id == "m"

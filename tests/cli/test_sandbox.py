@@ -105,7 +105,7 @@ def test_a_sandbox_outlives_the_command_that_made_it(shell: Shell, web: str) -> 
     (listed,) = shell.json("ls")["sandboxes"]
     assert (listed["id"], listed["state"], listed["runtime"], listed["memory_mb"]) == ("web", "running", "qemu", 256)
     table = shell("ls").stdout.decode()
-    assert table.splitlines()[0].split() == ["sandbox", "state", "runtime", "image", "MB", "since", "from"]
+    assert table.splitlines()[0].split() == ["sandbox", "state", "runtime", "image", "MB", "network", "since", "from"]
     assert (shell.ground / "agentenv").stat().st_mode & 0o777 == 0o700
 
 

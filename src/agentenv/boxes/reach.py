@@ -32,7 +32,9 @@ def read_reach(network: Setting, mbps: float | None = None) -> Network | None:
     found = network_of(config.environments[0])
     if found is None and mbps is not None:
         what = f'expected a network to limit, got {mbps:g} with network = "none"'
-        raise ConfigError([Problem("keyword argument", "network_mbps", what, 'set network = "internet", or leave it out')])
+        raise ConfigError(
+            [Problem("keyword argument", "network_mbps", what, 'set network = "internet", or leave it out')]
+        )
     return found
 
 

@@ -57,7 +57,9 @@ def create(
     ] = None,
     deny: Annotated[
         list[str] | None,
-        typer.Option("--deny", metavar="ADDRESS", help="Close this, leave open what is public; several are allowed."),
+        typer.Option(
+            "--deny", metavar="ADDRESS", help="Close this of what is open; alone, all that is public is open."
+        ),
     ] = None,
     network_mbps: Annotated[
         float | None, typer.Option("--network-mbps", metavar="N", help="Most megabits a second in each direction.")
@@ -90,7 +92,7 @@ def create(
     given = {"memory_mb": memory_mb, "vcpu_count": vcpu_count, "disk_mb": disk_mb, "kernel": kernel, "image": image}
     told: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if origin is not None:
-        others = {"runtime": runtime, "env": env, "network": network, "allow": allow, "deny": deny}
+        others: dict[str, Any] = {"runtime": runtime, "env": env, "network": network, "allow": allow, "deny": deny}
         others["network_mbps"] = network_mbps
         if extra := [*told, *(key for key, value in others.items() if value not in (None, []))]:
             options = ", ".join(f"--{key.replace('_', '-')}" for key in extra)

@@ -98,7 +98,9 @@ def read_network(word: str | None, allow: Sequence[str], deny: Sequence[str], mb
     try:
         read_reach(setting, mbps)
     except ConfigError as error:
-        raise ConfigError([replace(one, where="command line", path=_option(one.path)) for one in error.problems]) from None
+        raise ConfigError(
+            [replace(one, where="command line", path=_option(one.path)) for one in error.problems]
+        ) from None
     return setting
 
 
