@@ -34,7 +34,7 @@ image: $(BASE) ## Make the virtual machines' root file system that examples and 
 test: $(DEV) ## Run every test this machine can run
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not lab" $(PYTEST_ARGS)
 
-test-firecracker: $(DEV) ## Try all of Firecracker in an emulated machine with KVM (an hour)
+test-firecracker: $(DEV) ## Try all of Firecracker in an emulated machine with KVM (an hour or two)
 	$(BIN)/python -m pytest -m lab tests/conformance/test_firecracker.py
 
 check: $(DEV) ## Lint, format, types and layers

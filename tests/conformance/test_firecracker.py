@@ -14,7 +14,7 @@ from agentenv.sandbox.runtimes._vm.accelerator import probe_kvm
 from machines_ground import need_machines
 
 ROOT = Path(__file__).resolve().parents[2]
-_PART_S, _ALL_S = 900, 3600
+_PART_S, _ALL_S = 900, 7200
 _CGROUPS = ("tests/sandbox/test_cgroup.py", "tests/sandbox/test_cgroup_runs.py")
 _INSIDE = "tests/conformance/test_firecracker_inside.py"
 _PART = (
