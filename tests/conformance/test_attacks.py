@@ -68,7 +68,7 @@ def arena(request: pytest.FixtureRequest) -> Iterator[Arena]:
     finally:
         arena.close()
     assert traces.take().left_since(before) == []
-    assert traces.inhabitants(namespaces) == []
+    assert traces.inhabitants(namespaces, within_s=5.0) == []
 
 
 @pytest.mark.parametrize("name", _names([a for a in ATTACKS if a.moment in ("step", "reset")]))

@@ -21,9 +21,10 @@ from agentenv.fleet.machines import machine_files
 from agentenv.sandbox.automatic import firecracker_obstacle
 from agentenv.sandbox.probe import FindFiles
 from agentenv.sandbox.runtimes._vm.accelerator import probe_kvm
-from agentenv.testing import traces
+from agentenv.testing import exact, traces
 from agentenv.testing.attacks import ATTACKS, Arena
 from agentenv.testing.runtimes import RuntimeSuite
+from agentenv.testing.workbenches import WorkbenchSuite
 from machines_ground import need_machines
 
 if not (_kvm := probe_kvm()).works:
@@ -77,6 +78,28 @@ class TestJailed(_Suite):
     """See the suite."""
 
     jailed = True
+
+
+class TestByHand(WorkbenchSuite):
+    """See the suite."""
+
+    settings: ClassVar = {"runtime": "firecracker", "memory_mb": 256}
+
+
+def test_a_machine_is_forked_and_gone_back_to() -> None:
+    """Its own threads run in it, so that there is no other way."""
+    before = traces.take()
+    with AgentENV.from_env("frail:Threaded", runtime="firecracker", **_KEYS) as env:
+        env.reset(seed=1)
+        snapshot = env.snapshot()
+        assert snapshot.how == "machine"
+        (child,) = env.fork()
+        with closing(child):
+            expected = [env.step(step % 2) for step in range(4)]
+            exact.assert_same([child.step(step % 2) for step in range(4)], expected)
+        env.restore(snapshot)
+        exact.assert_same([env.step(step % 2) for step in range(4)], expected)
+    assert traces.take().left_since(before) == []
 
 
 def _open(jail: str, **keys: Any) -> AgentVectorEnv:
