@@ -479,7 +479,8 @@ def test_only_seeds_are_seeds(reseed: Any) -> None:
 
 
 def test_only_known_ways_are_ways() -> None:
-    with begun("frail:Walk") as env, pytest.raises(ValueError, match=r"one of state, pickle, fork, machine, replay, got 'zip'"):
+    known = "one of state, pickle, fork, machine, replay, got 'zip'"
+    with begun("frail:Walk") as env, pytest.raises(ValueError, match=known):
         env.snapshot("zip")  # type: ignore[arg-type]  # wrong on purpose
 
 
