@@ -6,6 +6,7 @@ and the machine goes wrong later. So what must be equal is written down beside i
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -102,6 +103,7 @@ def _read(snapshot: Path) -> Mapping[str, Any]:
     )
 
 
+@functools.cache
 def processor() -> str:
     """The host's processor, as far as a machine that was started on it depends on it."""
     wanted = ("vendor_id", "cpu family", "model", "model name", "stepping")
