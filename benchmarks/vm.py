@@ -178,7 +178,9 @@ def measure_whole(runtime: str, count: int) -> dict[str, float]:
             vec.step(actions)
             times.append(time.perf_counter() - began)
         homes = [sandbox.home for sandbox in vec._fleet.sandboxes]  # type: ignore[attr-defined]  # machines'
-        disk = [sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file()) for home in homes]
+        # Links lead to what all of them share.
+        own = [[path for path in home.rglob("*") if path.is_file() and not path.is_symlink()] for home in homes]
+        disk = [sum(path.stat().st_blocks * 512 for path in paths) for paths in own]
         memory = [usage.memory_bytes for usage in vec._fleet.usage() if usage is not None]
     return {
         "first step s": first,
