@@ -109,7 +109,7 @@ def test_what_stays_can_be_given_back_bit_for_bit(steps: list[tuple[object, ...]
         model.add(0, {}, None)
         for action, *arguments in steps:
             if action == "open":
-                for id in list(model.content)[arguments[0] :][:1]:  # type: ignore[misc]
+                for id in list(model.content)[arguments[0] :][:1]:  # type: ignore[misc]  # plain data
                     assert opened(model.store, model.store.find(id)) == model.content[id]
             else:
                 getattr(model, str(action))(*arguments)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
-from agentenv.errors import ResourceLimit
 from agentenv.images.progress import Task
 
 _CHUNK = 1 << 20
+MAKE_ROOM = "agentenv image gc, or choose another disk with AGENTENV_CACHE=DIR"
+"""What helps where the disk of the store is full."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -68,33 +67,3 @@ def remove_tree(path: Path) -> None:
                     if os.path.isdir(below := os.path.join(folder, name)) and not os.path.islink(below):
                         os.chmod(below, 0o700)
         shutil.rmtree(path, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def room_for(path: Path) -> Iterator[None]:
-    """Turn a full disk into words.
-
-    Raises:
-        ResourceLimit: The disk or the quota is full.
-    """
-    try:
-        yield
-    except ResourceLimit:
-        raise
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise no_room(path) from error
-
-
-def no_room(path: Path) -> ResourceLimit:
-    """The error that says a disk is full, where, and what helps."""
-    free = "?"
-    with contextlib.suppress(OSError):
-        existing = next(parent for parent in (path, *path.parents) if parent.exists())
-        free = f"{shutil.disk_usage(existing).free >> 20} MB"
-    return ResourceLimit(
-        errno.ENOSPC,
-        f"no room on the disk for {path} ({free} free)\n  remedy: agentenv image gc, or choose another disk with"
-        " AGENTENV_CACHE=DIR",
-    )

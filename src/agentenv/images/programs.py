@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from agentenv.disk import no_room
 from agentenv.errors import RuntimeUnavailable
-from agentenv.images.files import no_room
+from agentenv.images.files import MAKE_ROOM
 
 # Where administrators' programs are, which are often not on the PATH of others.
 _SYSTEM = ("/usr/local/sbin", "/usr/sbin", "/sbin")
@@ -130,7 +131,7 @@ def run(
     if code == 0:
         return Output(said, complaint)
     if "No space left on device" in complaint:
-        raise no_room(directory or Path.cwd())
+        raise no_room("", directory or Path.cwd(), MAKE_ROOM)
     raise failed(argv[0], code, complaint if complaint.strip() else said, purpose, remedy)
 
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from agentenv import locks
-from agentenv.disk import sync
+from agentenv.disk import room_for, sync
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
-from agentenv.images.files import digest_file, remove_tree, room_for, sync_tree
+from agentenv.images.files import MAKE_ROOM, digest_file, remove_tree, sync_tree
 from agentenv.images.progress import LINES, Report
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
@@ -102,7 +102,7 @@ class Store:
         path = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
         fd = locks.take(path)
         try:
-            with room_for(self.root):
+            with room_for("", self.root, MAKE_ROOM):
                 yield path
         finally:
             remove_tree(path)

@@ -13,7 +13,6 @@ end, however they end. Everything is made in ``tmp`` and renamed into its place,
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
@@ -21,10 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentenv import locks
-from agentenv.errors import ResourceLimit, RuntimeUnavailable
+from agentenv.disk import FULL, no_room, room_for
+from agentenv.errors import RuntimeUnavailable
 
 _FOLDERS = ("snapshots", "copies", "checked", "tmp")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WHAT = "snapshots in "
+_MAKE_ROOM = "agentenv snapshot gc, agentenv snapshot rm NAME, or choose another disk with AGENTENV_DATA=DIR"
 
 
 class Places:
@@ -48,8 +49,8 @@ class Places:
             for folder in (self.snapshots, self.copies, self.checked, self.tmp):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            if error.errno in _FULL:
-                raise no_room(self.root, error) from error
+            if error.errno in FULL:
+                raise no_room(_WHAT, self.root, _MAKE_ROOM, error.errno) from error
             raise RuntimeUnavailable(
                 f"expected to write the store of snapshots {self.root}, got: {error.strerror}",
                 "choose another directory with AGENTENV_DATA=DIR",
@@ -81,21 +82,13 @@ class Places:
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(fd)
 
-    @contextlib.contextmanager
-    def room(self) -> Iterator[None]:
+    def room(self) -> contextlib.AbstractContextManager[None]:
         """Turn a full disk into words.
 
         Raises:
             ResourceLimit: The disk or the quota is full.
         """
-        try:
-            yield
-        except ResourceLimit:
-            raise
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            raise no_room(self.root, error) from error
+        return room_for(_WHAT, self.root, _MAKE_ROOM)
 
     def sweep(self) -> int:
         """Remove what dead processes left; returns how many directories. Only while ``changing``."""
@@ -159,16 +152,3 @@ def disk_bytes(path: Path) -> int:
                 status = os.lstat(os.path.join(folder, name))
                 seen[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(seen.values())
-
-
-def no_room(root: Path, error: OSError) -> ResourceLimit:
-    """The error that says that the disk of a store is full, and what helps."""
-    free = "?"
-    with contextlib.suppress(OSError):
-        existing = next(parent for parent in (root, *root.parents) if parent.exists())
-        free = f"{shutil.disk_usage(existing).free >> 20} MB"
-    return ResourceLimit(
-        error.errno or errno.ENOSPC,
-        f"no room on the disk for snapshots in {root} ({free} free)\n  remedy: agentenv snapshot gc,"
-        " agentenv snapshot rm NAME, or choose another disk with AGENTENV_DATA=DIR",
-    )

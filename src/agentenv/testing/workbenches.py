@@ -336,11 +336,10 @@ class WorkbenchSuite:
         assert kept.stdout == b"01234"
 
     def test_the_clock_is_right_after_standing_still(self, bench: Workbench) -> None:
+        assert run(bench, "date", "--set=2001-01-01").status == {"exit": 0}  # as if it had stood still for years
         bench.pause()
-        threading.Event().wait(1.5)
         bench.resume()
-        apart = abs(float(run(bench, "date", "+%s.%N").stdout) - time.time())
-        assert apart < 1.0
+        assert abs(float(run(bench, "date", "+%s").stdout) - time.time()) < _END_S
 
     def test_copies_begin_where_the_original_was_and_are_somebody_else(
         self, context: RunContext, sandbox: Sandbox, bench: Workbench

@@ -169,14 +169,14 @@ def test_a_relay_that_is_killed_while_machines_start_is_followed_by_another(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first is killed with the machines, the second as soon as it has started a monitor."""
-    first = pair.vec._context.runtime._relay._process.pid  # type: ignore[attr-defined]
+    first = pair.vec._context.runtime._relay._process.pid  # type: ignore[attr-defined]  # machines'
 
     def strike() -> None:
         poll(lambda: relay().pid != first and bool(relay().children()), "another relay with a monitor", 60)
         relay().kill()
 
     def relay() -> psutil.Process:
-        return psutil.Process(pair.vec._context.runtime._relay._process.pid)  # type: ignore[attr-defined]
+        return psutil.Process(pair.vec._context.runtime._relay._process.pid)  # type: ignore[attr-defined]  # machines'
 
     os.kill(first, signal.SIGKILL)
     striker = threading.Thread(target=strike)

@@ -61,6 +61,10 @@ _CALL_S = 30.0
 _SHOWN = "/dev/vdd"
 
 
+_Plan = tuple[MachineSpec, MachineFiles, Path, tuple[dict[str, Any], ...]]
+"""Machine, files, the snapshot it comes from, and the introductions of environments that run there already."""
+
+
 class VmRuntime:
     """See ``agentenv.sandbox.contract.Runtime``; a part of the runtimes that boot machines."""
 
@@ -180,14 +184,11 @@ class VmRuntime:
             self._homes.mkdir(mode=0o700, exist_ok=True)
             self._relay = RelayProcess(self._options.paths, self._homes)
 
-    def _plan(self, spec: SandboxSpec) -> tuple[MachineSpec, MachineFiles, Path]:
+    def _plan(self, spec: SandboxSpec) -> _Plan:
         if spec.origin is not None:
             origin = read_origin(spec.origin)
-            return (
-                self._machine_of(spec, origin.files, origin.memory_mb, origin.vcpu_count),
-                origin.files,
-                spec.origin,
-            )
+            machine = self._machine_of(spec, origin.files, origin.memory_mb, origin.vcpu_count)
+            return machine, origin.files, spec.origin, origin.introductions
         if spec.memory_mb < LEAST_MB:
             raise RuntimeUnavailable(
                 f"{spec.id}: memory_mb = {spec.memory_mb}: a machine with its own kernel needs at least {LEAST_MB}",
@@ -211,7 +212,7 @@ class VmRuntime:
         templates, make = Templates(files.cache), partial(self._make_template, machine, files, purpose)
         template = templates.get(parts, make)
         self._makers[template] = partial(templates.bring_back, parts, make)
-        return machine, files, template
+        return machine, files, template, ()
 
     def _machine_of(self, spec: SandboxSpec, files: MachineFiles, memory_mb: int, vcpu_count: int) -> MachineSpec:
         drives = [Drive(str(files.root)), Drive(str(files.tools)), Drive(SCRATCH, readonly=False)]
@@ -273,10 +274,8 @@ class VmRuntime:
             "user": files.user,
         }
 
-    def _begin(
-        self, spec: SandboxSpec, plan: tuple[MachineSpec, MachineFiles, Path], output: Output, begun: list[VmSandbox]
-    ) -> VmSandbox:
-        machine_spec, files, template = plan
+    def _begin(self, spec: SandboxSpec, plan: _Plan, output: Output, begun: list[VmSandbox]) -> VmSandbox:
+        machine_spec, files, template, introductions = plan
         deadline = time.monotonic() + spec.start_timeout_s
         warm = self._pool.take(str(template)) if spec.network is None else None
         home = self._make_home() if warm is None else warm.home
@@ -309,7 +308,7 @@ class VmRuntime:
             sandbox.agent.call("network", _CALL_S, **sandbox.link.settings())
         sandbox.equip(files)
         if spec.origin is not None and spec.envs:
-            sandbox.take_on(read_origin(spec.origin).introductions)
+            sandbox.take_on(introductions)
         elif spec.envs or spec.command:
             sandbox.start(self._settings(spec, files), nested=True)
         return sandbox
