@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from agentenv.channel.contract import PeerLost
 from agentenv.config import Config, config_from_keywords
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
-from agentenv.testing.channels import ChannelSuite, OpenLink
+from agentenv.fleet.pacing import Pace
+from agentenv.testing.channels import TIMEOUT_S, ChannelSuite, OpenLink, reset, step
 from agentenv.testing.leftovers import becomes_true
 from agentenv.testing.samples import PATIENT
 from agentenv.wire import slot
@@ -49,6 +52,7 @@ class FleetLink:
 
 class _OverShm(ChannelSuite):
     runtime = ""
+    pace = Pace.EAGER
 
     @pytest.fixture(scope="class")
     def context(self) -> Iterator[tuple[RunContext, str]]:
@@ -64,6 +68,8 @@ class _OverShm(ChannelSuite):
         def open_one(num_envs: int, envs_per_group: int) -> FleetLink:
             config = config_from_keywords(PATIENT, count=num_envs, runtime=context[1])
             links.append(FleetLink(context[0], config, envs_per_group))
+            if self.pace is not Pace.EAGER:
+                links[-1].fleet.set_pace(self.pace, TIMEOUT_S)
             return links[-1]
 
         yield open_one
@@ -77,3 +83,30 @@ class TestShmInBubblewrap(_OverShm):
 
 class TestShmWithoutIsolation(_OverShm):
     runtime = "process"
+
+
+class TestShmStandingBy(_OverShm):
+    runtime = "bubblewrap"
+    pace = Pace.STAND_BY
+
+    def test_who_says_it_looks_and_sleeps_is_late(self, open_link: OpenLink) -> None:
+        link = open_link(2, 1)
+        reset(link)
+        time.sleep(0.1)  # asleep by now
+        link.channel.arena.column(slot.AWAKE, np.uint64)[0] = 1
+        link.channel.post(slot.Op.STEP, None, None, timeout_s=0.3)
+        with pytest.raises(PeerLost) as caught:
+            link.channel.wait()
+        assert (caught.value.group, caught.value.timed_out) == (0, True)
+        link.channel.abandon(0)
+        link.channel.wait()
+        step(link, [1])
+
+    def test_a_change_of_pace_finds_everybody(self, open_link: OpenLink) -> None:
+        link = open_link(3, 1)
+        reset(link)
+        for number in range(1, 200):
+            link.fleet.set_pace(list(Pace)[number % 3], TIMEOUT_S)
+            time.sleep(number % 7 * 3e-4)
+            step(link)
+            np.testing.assert_array_equal(link.observations[:, 0], [number] * 3)

@@ -31,10 +31,27 @@ def test_a_tie_stays_with_what_is_in_force() -> None:
 
 def test_it_follows_a_change_within_one_review() -> None:
     pacing = Pacing()
-    play(pacing, {Pace.EAGER: 1.0, Pace.PATIENT: 2.0}, 10_000)
+    play(pacing, {Pace.EAGER: 1.0, Pace.PATIENT: 2.0, Pace.STAND_BY: 3.0}, 10_000)
     assert pacing.pace is Pace.EAGER
-    play(pacing, {Pace.EAGER: 2.0, Pace.PATIENT: 1.0}, 5_000)
+    play(pacing, {Pace.EAGER: 2.0, Pace.PATIENT: 1.0, Pace.STAND_BY: 3.0}, 34_000)
     assert pacing.pace is Pace.PATIENT
+
+
+def test_pauses_in_which_the_trainer_learns_do_not_count() -> None:
+    pacing = Pacing()
+    cost = {Pace.EAGER: 2.0, Pace.PATIENT: 3.0, Pace.STAND_BY: 1.0}
+    for number in range(10_000):
+        pacing.record(1000.0 if number % 16 == 0 and pacing.pace is Pace.STAND_BY else cost[pacing.pace])
+    assert pacing.pace is Pace.STAND_BY
+
+
+def test_the_first_steps_at_a_pace_do_not_count() -> None:
+    pacing, since, before = Pacing(), 0, Pace.EAGER
+    for _ in range(10_000):
+        since = since + 1 if pacing.pace is before else 1
+        before = pacing.pace
+        pacing.record(1.0 if pacing.pace is Pace.STAND_BY and since > 150 else 2.0)
+    assert pacing.pace is Pace.STAND_BY
 
 
 def test_it_says_so_exactly_when_the_pace_changes() -> None:

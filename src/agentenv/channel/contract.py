@@ -67,6 +67,13 @@ class Channel(Protocol):
                 after that group was given up with ``abandon``.
         """
 
+    def be_quiet(self, wanted: bool) -> None:
+        """Whether those that look for requests instead of sleeping ring only when they are slept on.
+
+        To be set once everybody has answered ``Op.STAND_BY``, and taken back once everybody has answered another pace:
+        in between either side finds the other by its bell.
+        """
+
     def payload(self, index: int) -> bytes:
         """A private copy of the answer's payload of one environment.
 

@@ -1,8 +1,9 @@
 """The channel over shared memory: a memory file and two bells for each sandbox.
 
-The host rings a sandbox, then sleeps on the sandboxes' own bells, last one
-first: when the last that was woken has answered, the others usually have too, and need no system call. What counts is
-the ticket in memory; a bell is only a reason to look. No bell or page is shared between two sandboxes.
+The host rings each sandbox, then sleeps on the sandboxes' own bells, last one first: when the last that was woken has
+answered, the others usually have too, and need no system call. What counts is the ticket in memory; a bell is only a
+reason to look. Sandboxes that look (``guest.waiting``) are not rung, and ring only when they are slept on. No bell
+or page is shared between two sandboxes.
 
 Somebody else watches for deaths and deadlines and calls ``interrupt``, which rings the host's own bell; so the wait
 itself is one blocking read, without poll or timer.
@@ -11,7 +12,6 @@ itself is one blocking read, without poll or timer.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from collections.abc import Sequence
@@ -19,70 +19,17 @@ from dataclasses import dataclass
 from threading import get_ident
 
 from agentenv.channel.arena import Arena, create_memory
+from agentenv.channel.bell import RING, Bell
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import ClosedError, ConcurrentUse, ProtocolError, ResourceLimit
+from agentenv.errors import ClosedError, ConcurrentUse, ProtocolError
 from agentenv.guest.control import ControlClosed, receive_exactly
 from agentenv.wire import slot
 from agentenv.wire.slot import Flag, Op, SlotLayout
 from agentenv.wire.spin import Spin
 
-_RING = (1).to_bytes(8, "little")
 _STUCK_S = 0.05
 _TRANSFER_S = 5.0
 _TRANSFER_BYTES_PER_S = 4 << 20
-
-
-@dataclass(slots=True)
-class Bell:
-    """One direction of waking: an eventfd, or a pipe where there is none.
-
-    Both ends of an eventfd are one description, so a guest can take its rings back, make it look full, or set it
-    non-blocking. None of these may hold up the host for longer than a deadline: see ``ShmChannel.late``.
-    """
-
-    reader: int
-    writer: int
-
-    @classmethod
-    def create(cls) -> Bell:
-        """A new bell.
-
-        Raises:
-            ResourceLimit: No descriptor is left.
-        """
-        try:
-            if hasattr(os, "eventfd"):
-                fd = os.eventfd(0, os.EFD_CLOEXEC)
-                return cls(fd, fd)
-            return cls(*os.pipe())
-        except OSError as error:
-            raise ResourceLimit(error.errno, f"cannot make a bell: {error.strerror}") from error
-
-    def close(self) -> None:
-        """Close what is open. Idempotent."""
-        for fd in {self.reader, self.writer} - {-1}:
-            os.close(fd)
-        self.reader = self.writer = -1
-
-    def close_reader(self) -> None:
-        """Leave the reading to the other side, where that is an end of its own."""
-        if self.reader != self.writer:
-            os.close(self.reader)
-            self.reader = -1
-
-    def ring(self) -> None:
-        """Ring, unless that would have to wait: then it is full, and rings already."""
-        poller = select.poll()
-        poller.register(self.writer, select.POLLOUT)
-        if poller.poll(0):
-            os.write(self.writer, _RING)
-
-    def clear(self) -> None:
-        """Take out the rings that are in it, without waiting."""
-        poller = select.poll()
-        poller.register(self.reader, select.POLLIN)
-        if poller.poll(0):
-            os.read(self.reader, 512)
 
 
 def _transfer_timeout_s(length: int) -> float:
@@ -96,7 +43,7 @@ class Group:
 
     Attributes:
         first: Position of its first environment.
-        ticket_at, done_at: Where its two ticket words lie, in words from the start of the arena.
+        ticket_at, done_at, quiet_at, awake_at: Where its four words lie, in words from the start of the arena.
         wake_fd, done_fd: The ends of the bells that the host uses at every step.
         lost: It is dead or was ended, or nothing is expected of it any more.
         timed_out: It was ended for being late.
@@ -108,6 +55,8 @@ class Group:
     done: Bell
     ticket_at: int
     done_at: int
+    quiet_at: int
+    awake_at: int
     wake_fd: int
     done_fd: int
     lost: bool = False
@@ -143,6 +92,7 @@ class ShmChannel:
         self._everybody: list[Group] = []
         self._shared_slots = max(counts) > 1
         self._spin = Spin(spin_us)
+        self._quiet = self._spin.wanted
         self._group_of = [g for g, n in enumerate(counts) for _ in range(n)]
         self._stride = layout.size // 8
         column = self.arena.column
@@ -177,10 +127,10 @@ class ShmChannel:
         first, count = self._firsts[index], self._counts[index]
         memory = create_memory(count * self.layout.size, f"agentenv-{index}")
         self.arena.attach(first, count, memory)
-        at = first * self._stride
-        self.groups[index] = Group(
-            first, control, wake, done, at + slot.GROUP_TICKET // 8, at + slot.GROUP_DONE // 8, wake.writer, done.reader
-        )
+        places = (slot.GROUP_TICKET, slot.GROUP_DONE, slot.QUIET, slot.AWAKE)
+        ticket, answered, quiet, awake = (first * self._stride + place // 8 for place in places)
+        self.groups[index] = Group(first, control, wake, done, ticket, answered, quiet, awake, wake.writer, done.reader)
+        self._words[quiet] = self._quiet
         self._renew()
         return memory, wake.reader, done.writer
 
@@ -227,18 +177,13 @@ class ShmChannel:
             numbers = dict.fromkeys([self._group_of[index] for index in members])
             asked = [group for number in numbers if (group := self.groups[number])]
         self._asked = asked
-        words, write, ring = self._words, os.write, _RING
+        words, wake = self._words, self._wake
         self._posting = True
         self.deadline = time.monotonic() + timeout_s
         for group in asked:
             words[group.ticket_at] = ticket
-            self._at = group
-            try:
-                write(group.wake_fd, ring)
-            except BlockingIOError:
-                pass  # full: it has more reasons to look than it has read
-            except BrokenPipeError:
-                group.lost = True
+            if not words[group.awake_at]:
+                wake(group)
         self.deadline = time.monotonic() + timeout_s
         self._posting = False
         for group, data in spills:
@@ -257,16 +202,30 @@ class ShmChannel:
                 if words[at] == ticket or (spin.wanted and spin.until_equal(words, at, ticket)):
                     continue
                 self._at = group
+                if self._quiet:
+                    self._ask_for_ring(group)
                 while words[at] != ticket:
                     if group.lost:
                         raise PeerLost(self._group_of[group.first], timed_out=group.timed_out)
                     read(group.done_fd, 512)  # more than one ring may lie there
+                words[group.quiet_at] = self._quiet
         except BlockingIOError:
             raise PeerLost(self._group_of[self._at.first], broken="made its bell non-blocking") from None  # type: ignore[union-attr]  # set in the loop
         finally:
             self._user = None
         self._at = None
         self.deadline = None
+
+    def be_quiet(self, wanted: bool) -> None:
+        """Whether to be rung only while sleeping; see the contract."""
+        self._quiet = wanted or self._spin.wanted
+        for group in self._everybody:
+            self._words[group.quiet_at] = self._quiet
+
+    def be_loud(self) -> None:
+        """Be rung for every answer from now on: somebody else sleeps on the bells, and nobody calls ``wait`` for it."""
+        self._spin = Spin(0)
+        self.be_quiet(False)
 
     def interrupt(self, index: int, *, timed_out: bool = False) -> None:
         """Declare a group lost and wake whoever waits for it. Called from the watch's thread, for a dead sandbox."""
@@ -371,6 +330,25 @@ class ShmChannel:
                     group.lost = True
                     group.done.ring()  # another thread may be waiting
                     self._free(group)
+
+    def _wake(self, group: Group) -> None:
+        self._at = group
+        try:
+            os.write(group.wake_fd, RING)
+        except BlockingIOError:
+            pass  # full: it has more reasons to look than it has read
+        except BrokenPipeError:
+            group.lost = True
+
+    def _ask_for_ring(self, group: Group) -> None:
+        """Before sleeping on a group that was told to be quiet; see ``guest.waiting``.
+
+        Each side writes its word, gives way, which orders memory, and looks at the other's: one of them sees.
+        """
+        self._words[group.quiet_at] = 0
+        os.sched_yield()
+        if self._words[group.done_at] != self._ticket and not self._words[group.awake_at]:
+            self._wake(group)  # it fell asleep while it was asked
 
     def _renew(self) -> None:
         self._everybody = [group for group in self.groups if group is not None]

@@ -25,7 +25,7 @@ from agentenv.errors import ClosedError, SandboxError, counted
 from agentenv.fleet.answers import Answer
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
-from agentenv.fleet.pacing import LEAST_GROUPS, Pace, Pacing
+from agentenv.fleet.pacing import LEAST_GROUPS, Pacing
 from agentenv.sandbox.contract import Sandbox
 from agentenv.wire.batch import ActionBatch, ActionCheck
 from agentenv.wire.layout import plan
@@ -119,7 +119,7 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
         self._any_ended = False
         many = len(fleet.sandboxes) >= LEAST_GROUPS and hasattr(os, "SCHED_BATCH")
         self._pacing = Pacing() if many else None
-        self._pace_due = False
+        self._pace_due, self._stepped = False, perf_counter()
         self._calm = bytes(8 * self.num_envs)
         self._variables: list[Sequence[object]] = [()] * self.num_envs
         self._first_seeds, action_seed = first_seeds(members, config.global_.seed, self._context.seeds)
@@ -198,17 +198,17 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
         actions = self._check_actions(actions)
         channel, pacing = fleet.channel, self._pacing
         try:
-            if pacing is not None:
-                if self._pace_due or fleet.renewals != self._renewals:
-                    self._set_pace(pacing.pace)
-                began = perf_counter()
+            if pacing is not None and (self._pace_due or fleet.renewals != self._renewals):
+                self._renewals = fleet.renewals  # new processes do not know the pace
+                fleet.set_pace(pacing.pace, self._step_timeout_s)
             # After whatever else is asked: a process that dies over that is replaced, and its memory with it.
             variable = self._write_actions(actions)
             payloads = None if variable is None else [encode(values) for values in variable]
             fleet.post(Op.STEP, None, payloads, timeout_s=self._step_timeout_s)
             fleet.wait()
             if pacing is not None:
-                self._pace_due = pacing.record(perf_counter() - began)
+                before, self._stepped = self._stepped, perf_counter()
+                self._pace_due = pacing.record(self._stepped - before)
         except SandboxError as error:
             self._remember(error)
             raise
@@ -364,11 +364,6 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
         if self._variable:
             return self._fleet.observations.copy(self._variables)
         return self._fleet.observations.views
-
-    def _set_pace(self, pace: Pace) -> None:
-        self._pace_due = False
-        self._renewals = self._fleet.renewals  # new processes do not know the pace
-        self._fleet.exchange(Op.PATIENT if pace is Pace.PATIENT else Op.EAGER, self._step_timeout_s)
 
     def _exchange(self, op: Op, timeout_s: float, members: list[int] | None, payloads: list[bytes]) -> None:
         try:

@@ -19,6 +19,7 @@ from agentenv.fleet.answers import Answer, as_error_texts, read_answer
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.crew import Crew
 from agentenv.fleet.journal import Journal
+from agentenv.fleet.pacing import Pace
 from agentenv.fleet.recovery import Recovery
 from agentenv.sandbox.contract import Sandbox
 from agentenv.wire.slot import Flag, Op
@@ -143,6 +144,11 @@ class Fleet(Crew):
         """Ask environments and wait for all answers; see ``post`` and ``wait``."""
         self.post(op, members, payloads, timeout_s=timeout_s)
         self.wait()
+
+    def set_pace(self, pace: Pace, timeout_s: float) -> None:
+        """Have all be scheduled and wait so; a process that is replaced afterwards does not know of it."""
+        self.exchange(pace.value, timeout_s)
+        self.channel.be_quiet(pace is Pace.STAND_BY)
 
     def answer(self, index: int) -> Answer:
         """Decode what one environment sent beside the fixed fields.

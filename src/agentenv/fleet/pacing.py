@@ -1,70 +1,89 @@
-"""Choosing how eagerly the kernel runs many environments, by trying.
+"""Choosing how many environments are woken and scheduled, by trying.
 
 The host wakes one environment after another. Scheduled as usual, each may push the host off its core, which then
 comes back for the next: two switches for a step that needs one. As batch tasks (sched(7), SCHED_BATCH) they wait
-until the host sleeps, and run one after another. But a batch task waits behind everybody else's work too, so on a busy
-machine this costs more than it saves. Which is better changes while a run goes on, so both are timed now and then
-and the better one is kept. A pure function of the durations it is told; it asks nobody and sets nothing.
+until the host sleeps, and run one after another. Or nobody sleeps: all look at shared memory and give way in turn,
+which passes a core on for a fraction of what it costs to wake a sleeper, but takes time from a trainer that thinks
+between steps, and from everybody else on the machine; and where each environment has a control group for its share of
+the processors, giving way does not reach the others. Which is best changes while a run goes on, so all are timed now
+and then and the best is kept. A pure function of the durations it is told; it asks nobody and sets nothing.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
+from agentenv.wire.slot import Op
+
+_SETTLING_STEPS = 192
 _TRIAL_STEPS = 64
-_REVIEW_EVERY = 4096
+_COUNTED = 56
+_REVIEW_EVERY = 32768
 _BETTER = 0.95
-LEAST_GROUPS = 4
+LEAST_GROUPS = 2
 
 
 class Pace(Enum):
-    """How environments are scheduled."""
+    """How environments are scheduled and wait; the value is the request that says so."""
 
-    EAGER = "eager"
+    EAGER = Op.EAGER
     """As usual: a woken environment may interrupt whoever runs."""
-    PATIENT = "patient"
+    PATIENT = Op.PATIENT
     """As a batch task: it waits for a free core."""
+    STAND_BY = Op.STAND_BY
+    """As a batch task that does not sleep between two steps that follow each other closely."""
 
 
 class Pacing:
-    """Alternates between keeping a pace and trying the other one.
+    """Alternates between keeping a pace and trying the others.
 
     Attributes:
         pace: What should be in force from the next step on.
     """
 
     def __init__(self) -> None:
-        self.pace = Pace.EAGER
-        self._kept_s: float | None = None
-        self._trying = False
-        self._left = _TRIAL_STEPS
-        self._sum_s = 0.0
+        self.pace = self._kept = Pace.EAGER
+        self._to_try: list[Pace] = []
+        self._means_s: dict[Pace, float] = {}
+        self._durations: list[float] = []
+        self._timing, self._left = True, 0
+        self._review()
 
     def record(self, duration_s: float) -> bool:
         """Count one step; True when ``pace`` has changed and must be put into force.
 
-        The pace in force is timed, then the other one; the better is kept and both are timed again after a while.
+        The pace in force is timed, then the others; the best is kept and all are timed again after a while.
+
+        Args:
+            duration_s: From the end of the step before to the end of this one: what the trainer does in between
+                counts too, for environments that do not sleep hold it up. Of each trial the first steps are left out,
+                in which the kernel moves processes to other cores, and of the rest the longest eighth; there the
+                trainer may have learned.
         """
-        self._sum_s += duration_s
         self._left -= 1
+        if not self._timing:
+            if not self._left:
+                self._review()
+            return False
+        if self._left < _TRIAL_STEPS:
+            self._durations.append(duration_s)
         if self._left:
             return False
-        mean_s, self._sum_s, self._left = self._sum_s / _TRIAL_STEPS, 0.0, _TRIAL_STEPS
-        if self._kept_s is None:
-            self._kept_s, self._trying = mean_s, True
-            self.pace = _other(self.pace)
-            return True
-        if self._trying:
-            worse = mean_s > self._kept_s * _BETTER
-            self._trying = False
-            self._left = _REVIEW_EVERY
-            if worse:
-                self.pace = _other(self.pace)
-            return worse
-        # The long stretch is over: time the pace in force afresh before trying the other.
-        self._kept_s = None
-        return False
+        self._means_s[self.pace] = sum(sorted(self._durations)[:_COUNTED]) / _COUNTED
+        self._left, self._durations = _SETTLING_STEPS + _TRIAL_STEPS, []
+        before = self.pace
+        if self._to_try:
+            self.pace = self._to_try.pop()
+        else:
+            best = min(self._means_s, key=self._means_s.__getitem__)
+            better = self._means_s[best] < self._means_s[self._kept] * _BETTER
+            self.pace = best if better else self._kept
+            self._timing, self._left = False, _REVIEW_EVERY
+        return self.pace is not before
 
-
-def _other(pace: Pace) -> Pace:
-    return Pace.PATIENT if pace is Pace.EAGER else Pace.EAGER
+    def _review(self) -> None:
+        """The long stretch is over: time the pace in force afresh, then the others."""
+        self._kept = self.pace
+        self._to_try = [pace for pace in Pace if pace is not self._kept]
+        self._means_s, self._durations = {}, []
+        self._timing, self._left = True, _SETTLING_STEPS + _TRIAL_STEPS

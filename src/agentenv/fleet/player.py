@@ -114,6 +114,7 @@ class Player:
         self._beginning, self._attempt, self._restarted = beginning, 0, ""
         self._following: Following | None = None
         self._channel = fleet.channel
+        self._channel.be_loud()
         self._held_back: tuple[Op, list[bytes] | None, float] | None = None
 
     @property

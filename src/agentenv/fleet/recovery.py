@@ -28,7 +28,7 @@ from agentenv.fleet.postmortem import Victim, describe_recovery
 from agentenv.fleet.quarantine import Quarantined
 from agentenv.fleet.restarts import History, Quarantine, RestartPolicy, decide
 from agentenv.fleet.revival import Death, Revival
-from agentenv.wire.slot import Op
+from agentenv.wire.slot import PACES, Op
 
 if TYPE_CHECKING:
     from agentenv.fleet.fleet import Fleet
@@ -249,7 +249,7 @@ class Recovery:
         self.out.retire(death.number, reason)
         self._conclude(death, "quarantined")
         # A step or reset is answered in its place; what else was asked nobody can answer.
-        return None if fleet.current[0] in (Op.STEP, Op.RESET, Op.EAGER, Op.PATIENT) else death.error
+        return None if fleet.current[0] in (Op.STEP, Op.RESET, *PACES) else death.error
 
     def _born(self, number: int) -> None:
         for index in self._fleet.groups[number]:

@@ -18,7 +18,7 @@ from agentenv.fleet.bases import Bases
 from agentenv.fleet.crashes import CrashReport
 from agentenv.fleet.journal import Past
 from agentenv.fleet.repetition import difference, repeat
-from agentenv.wire.slot import Op
+from agentenv.wire.slot import PACES, Op
 from agentenv.wire.values import encode
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class Revival:
                 info = {"agentenv": {"truncated": death.cut, "cause": str(death.cause.kind)}}
                 payloads = [encode([self._restart_seed(index, cuts), info]) for index in group]
                 losses |= fleet.ask(Op.CUT, group, payloads, self._timeout_s(group))
-            elif op in (Op.EAGER, Op.PATIENT):
+            elif op in PACES:
                 losses |= fleet.ask_again(group)
             else:
                 # It has no state that could be asked for anything: the next reset gives it one.

@@ -19,12 +19,10 @@ from agentenv.guest.family import Family, Reborn
 from agentenv.guest.maker import make_environment
 from agentenv.guest.seeding import reseed, seed_globals, seed_unseeded
 from agentenv.guest.served import Served
+from agentenv.guest.waiting import Waiting
 from agentenv.wire import slot
 from agentenv.wire.slot import SlotLayout
 from agentenv.wire.spaces import describe
-from agentenv.wire.spin import Spin
-
-_RING = (1).to_bytes(8, "little")
 
 
 def main(control: socket.socket, settings: dict[str, Any]) -> int:
@@ -71,14 +69,23 @@ def _live(
     shared = mmap.mmap(memory, len(environments) * layout.size)
     os.close(memory)
     family = Family(control, (wake, done))
+    waiting = Waiting(memoryview(shared)[: slot.HEADER].cast("Q"), wake, done, attach["spin_us"])
     served = [
-        Served(env, memoryview(shared)[i * layout.size : (i + 1) * layout.size], layout, attach, control, family.copy)
+        Served(
+            env,
+            memoryview(shared)[i * layout.size : (i + 1) * layout.size],
+            layout,
+            attach,
+            control,
+            family.copy,
+            waiting.set_pace,
+        )
         for i, env in enumerate(environments)
     ]
     for one, (over, capture) in zip(served, kept):
         one.ended, one.capture = over, capture
     try:
-        _serve(served, memoryview(shared)[: slot.HEADER].cast("Q"), wake, done, Spin(attach["spin_us"]))
+        _serve(served, waiting)
     except Reborn:
         kept[:] = [(one.ended, one.capture) for one in served]
         raise
@@ -86,26 +93,17 @@ def _live(
         one.close()
 
 
-def _serve(served: list[Served], header: memoryview, wake: int, done: int, spin: Spin) -> None:
-    read, write, ring = os.read, os.write, _RING
-    group_ticket, group_done = slot.GROUP_TICKET // 8, slot.GROUP_DONE // 8
+def _serve(served: list[Served], waiting: Waiting) -> None:
+    for_request, answered = waiting.for_request, waiting.answered
     only = served[0] if len(served) == 1 else None
     running = True
-    while running:
-        if spin.wanted:
-            spin.until_differ(header, group_ticket, group_done)
-        if not read(wake, 8):
-            return
-        ticket = header[group_ticket]
-        if ticket == header[group_done]:
-            continue  # a bell rung twice for one request
+    while running and (ticket := for_request()):
         if only is not None:
             running = only.serve()
         else:
             going_on = [one.serve() for one in served if one.due(ticket)]  # a list: all are served, whatever one says
             running = all(going_on)
-        header[group_done] = ticket
-        write(done, ring)
+        answered(ticket)
         for one in served:
             if one.spill is not None:
                 one.send_spill()

@@ -6,7 +6,6 @@ no second round trip. The order of calls on the environment is exactly ``SyncVec
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
 from time import perf_counter
@@ -49,6 +48,7 @@ class Served:
         attach: dict[str, Any],
         control: socket.socket,
         copy: Callable[[], list[Any]],
+        set_pace: Callable[[int], None],
     ) -> None:
         """Serve one slot.
 
@@ -59,11 +59,12 @@ class Served:
             attach: The attach message.
             control: Carries payloads that do not fit.
             copy: Forks the process; see ``guest.family``.
+            set_pace: Says how the process waits; see ``guest.waiting``.
         """
         self.env = env
         self.ended = False
         self.spill: bytes | None = None
-        self._control = control
+        self._control, self._set_pace = control, set_pace
         self._memory = memory
         self._layout = layout
         self._max_bytes: int = attach["max_bytes"]
@@ -150,8 +151,8 @@ class Served:
                     else:
                         words[status_at] = 0
                         words[digest_at] = digest(0)
-                elif op in (Op.EAGER, Op.PATIENT):
-                    os.sched_setscheduler(0, os.SCHED_BATCH if op == Op.PATIENT else os.SCHED_OTHER, os.sched_param(0))
+                elif op in slot.PACES:
+                    self._set_pace(op)
                     words[status_at] = 0
                 elif op == close_op:
                     words[status_at] = 0

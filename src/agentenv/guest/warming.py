@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from agentenv.guest.seeding import seed_globals, seed_unseeded
 from agentenv.guest.served import Served
+from agentenv.guest.waiting import Waiting
 from agentenv.wire import slot
 from agentenv.wire.slot import Op, plan_slot
 from agentenv.wire.spaces import describe
@@ -47,8 +48,8 @@ def warm_up() -> None:
     here, there = socket.socketpair()
     with here, there:
         memory = memoryview(bytearray(layout.size))
-        served = Served(env, memory, layout, attach, here, list)
         words = memory[: slot.HEADER].cast("Q")
+        served = Served(env, memory, layout, attach, here, list, Waiting(words, -1, -1, 0).set_pace)
         request = encode([0, None])
         memory[layout.inbox : layout.inbox + len(request)] = request
         words[slot.IN_LENGTH // 8] = len(request)

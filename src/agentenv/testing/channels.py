@@ -12,6 +12,7 @@ are withstood is asked by forging what they would write; the attack suite does i
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -147,6 +148,15 @@ class ChannelSuite:
         kept = link.channel.payload(0)
         ask(link, "echo", "other")
         assert decode(kept, max_bytes=_MAX_BYTES) == "first"
+
+    def test_who_is_asked_after_any_pause_answers(self, open_link: OpenLink) -> None:
+        """Also where both sides have just gone to sleep, or are about to."""
+        link = open_link(3, 1)
+        reset(link)
+        for number in range(1, 301):
+            time.sleep(number % 30 * 1e-4)
+            step(link)
+            np.testing.assert_array_equal(link.observations[:, 0], [number] * 3)
 
     def test_a_loss_in_the_middle_names_the_group_and_spares_the_others(self, open_link: OpenLink) -> None:
         link = open_link(5, 2)

@@ -10,11 +10,13 @@ slot *i* can be mapped at ``base + i * size`` and a batch be read as one strided
     8     host        OP: what is asked (Op)
     16    host        IN_LENGTH: bytes of the request's payload
     24    host        GROUP_TICKET (first slot of a sandbox only): another number for every wake-up
+    32    host        QUIET (first slot only): who looks is to ring no bell for an answer
     64    guest       GROUP_DONE (first slot only): the last group ticket that was served completely
     72    guest       STATUS of the answer (Flag); 0 means a plain step in the middle of an episode, without info
     80    guest       REWARD, float64
     88    guest       DIGEST of the observation and the payload (``wire.digest``)
     96    guest       OUT_LENGTH: bytes of the answer's payload
+    104   guest       AWAKE (first slot only): it looks, and no bell need be rung for a request
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from typing import Any
 PAGE = 4096
 _ALIGN = 64
 
-TICKET, OP, IN_LENGTH, GROUP_TICKET = 0, 8, 16, 24
-GROUP_DONE, STATUS, REWARD, DIGEST, OUT_LENGTH = 64, 72, 80, 88, 96
+TICKET, OP, IN_LENGTH, GROUP_TICKET, QUIET = 0, 8, 16, 24, 32
+GROUP_DONE, STATUS, REWARD, DIGEST, OUT_LENGTH, AWAKE = 64, 72, 80, 88, 96, 104
 OUTCOME = STATUS
 """Where the three words begin that tell one answer from another: status, reward, digest."""
 OUTCOME_WORDS = 3
@@ -64,6 +66,12 @@ class Op(IntEnum):
     """Fork as the next message on the control socket says: ["ok", seconds] or ["no", why not]."""
     CUT = 14
     """Begin anew with a seed and answer as if a step had been truncated: [seed, info]."""
+    STAND_BY = 15
+    """Be scheduled as a batch task, and look for requests for a while before sleeping, giving way to others."""
+
+
+PACES = (Op.EAGER, Op.PATIENT, Op.STAND_BY)
+"""The requests that say how to wait and be scheduled; they concern the process, not its environment."""
 
 
 class Flag(IntFlag):
