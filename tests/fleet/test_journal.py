@@ -46,7 +46,7 @@ def outcomes_of(number: int, count: int = COUNT) -> NDArray[np.uint64]:
 def make(count: int = COUNT, size: int = SIZE, rows: int = ROWS) -> Journal:
     """A journal whose blocks hold so few steps that several are in use."""
     made = Journal(count, size)
-    made._rows = rows
+    made._least_rows = made._most_rows = rows
     return made
 
 
@@ -219,6 +219,18 @@ def test_memory_is_given_back_and_counted() -> None:
     assert journal.nbytes * 5 <= held
     journal.note(Op.CALL, None, [b"x" * 1000] * COUNT)
     assert journal.nbytes >= 3000
+
+
+@pytest.mark.parametrize("episode", [1, 20, 500, 100_000])
+def test_what_is_kept_takes_little_more_than_it_is(episode: int) -> None:
+    journal = Journal(COUNT, SIZE)
+    for number in range(2000):
+        if number % episode == 0:
+            journal.note(Op.RESET, None, [b""] * COUNT)
+            journal.commit(outcomes_of(number))
+        step(journal, number % 256)
+    kept = 2000 * COUNT * (SIZE + 8 * OUTCOME_WORDS)
+    assert kept <= journal.nbytes <= kept * (20 if episode == 1 else 5)
 
 
 def test_a_block_is_bounded_whatever_an_action_takes() -> None:

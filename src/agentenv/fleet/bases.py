@@ -74,6 +74,7 @@ class Bases:
         births: For each environment the position at which it was built, or None when not all since is known.
         unfit: Why the state of an environment of a sandbox cannot be saved, by number of the sandbox.
         cost_s: What saving took the last time; None before the first.
+        spent_s: Seconds that saving has taken so far, in all.
         due: Whether it is time to save.
     """
 
@@ -92,6 +93,7 @@ class Bases:
         self.births: list[int | None] = [0] * fleet.count
         self.unfit: dict[int, str] = {}
         self.cost_s: float | None = None
+        self.spent_s = 0.0
         self.due = False
         self._next_busy_s = cadence.next_busy_s(0.0, None)
         self._next_position = cadence.steps or None
@@ -151,6 +153,7 @@ class Bases:
         self.cost_s = max(spent, 1e-4) if later or every_time else proving_s / 4
         self._plan()
         self._trim()
+        self.spent_s += perf_counter() - began
         return losses
 
     def note_death(self, number: int) -> None:

@@ -1,7 +1,8 @@
 """What was asked of every environment and what came back, as far back as one may have to be brought back.
 
 Steps of all environments together are kept in blocks of arrays, one row a step: noting one costs two copies however
-many environments there are. Everything else (resets, calls, steps with variable-size actions) is kept as it was sent.
+many environments there are. Each block is four times as long as the one before it, as long as nothing but steps is
+asked, so that short episodes need little and long ones few. Everything else (resets, calls, steps with variable-size actions) is kept as it was sent.
 An outcome is the three words of a slot that tell one answer from another (``wire.slot.OUTCOME``).
 
 A position is the number of entries before it; the entry asked for and not yet answered is the pending one. Nothing here
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from agentenv.wire.slot import OUTCOME_WORDS, Op
 
 _BLOCK_BYTES = 1 << 19
-_MOST_STEPS = 1024
+_LEAST_STEPS, _MOST_STEPS = 16, 1024
 
 Segment = list[Any]
 """[op, count, bytes], as ``Op.REPLAY`` takes it."""
@@ -40,6 +41,10 @@ class _Steps:
     def end(self) -> int:
         return self.first + self.used
 
+    @property
+    def nbytes(self) -> int:
+        return self.actions.nbytes + self.outcomes.nbytes
+
 
 @dataclass(slots=True)
 class _Request:
@@ -56,6 +61,10 @@ class _Request:
     @property
     def end(self) -> int:
         return self.first + self.used
+
+    @property
+    def nbytes(self) -> int:
+        return 64 + self.outcomes.nbytes + sum(map(len, self.payloads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +104,8 @@ class Journal:
         """For ``count`` environments whose actions take so many bytes each."""
         self._count, self._size = count, action_bytes
         row = max(1, count * (action_bytes + 8 * OUTCOME_WORDS))
-        self._rows = max(16, min(_MOST_STEPS, _BLOCK_BYTES // row))
-        self._row_bytes = row
+        self._least_rows = _LEAST_STEPS
+        self._most_rows = max(_LEAST_STEPS, min(_MOST_STEPS, _BLOCK_BYTES // row))
         self._blocks: deque[_Steps | _Request] = deque()
         self._steps: _Steps | None = None  # the block that takes the next step
         self._open: _Steps | _Request | None = None  # the block of the pending entry
@@ -105,19 +114,17 @@ class Journal:
     @property
     def nbytes(self) -> int:
         """Bytes kept, about."""
-        return sum(
-            self._rows * self._row_bytes if isinstance(block, _Steps) else 64 + sum(map(len, block.payloads))
-            for block in self._blocks
-        )
+        return sum(block.nbytes for block in self._blocks)
 
     def note_step(self, actions: NDArray[np.uint8]) -> None:
         """A step of all environments is about to be asked for: uint8 of shape (n, bytes of an action)."""
         block = self._steps
-        if block is None or block.used == self._rows:
+        if block is None or block.used == len(block.outcomes):
+            rows = self._least_rows if block is None else min(4 * block.used, self._most_rows)
             block = _Steps(
                 self.position,
-                np.empty((self._rows, self._count, self._size), np.uint8),
-                np.empty((self._rows, self._count, OUTCOME_WORDS), np.uint64),
+                np.empty((rows, self._count, self._size), np.uint8),
+                np.empty((rows, self._count, OUTCOME_WORDS), np.uint64),
             )
             self._blocks.append(block)
             self._steps = block
