@@ -2,8 +2,9 @@
 
 Steps of all environments together are kept in blocks of arrays, one row a step: noting one costs two copies however
 many environments there are. Each block is four times as long as the one before it, as long as nothing but steps is
-asked, so that short episodes need little and long ones few. Everything else (resets, calls, steps with variable-size actions) is kept as it was sent.
-An outcome is the three words of a slot that tell one answer from another (``wire.slot.OUTCOME``).
+asked, so that short episodes need little and long ones few. Everything else (resets, calls, steps with variable-size
+actions) is kept as it was sent. An outcome is the three words of a slot that tell one answer from another
+(``wire.slot.OUTCOME``).
 
 A position is the number of entries before it; the entry asked for and not yet answered is the pending one. Nothing here
 knows sandboxes or decides anything.
