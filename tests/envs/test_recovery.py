@@ -15,7 +15,7 @@ import pytest
 
 from agentenv import AgentENV, AgentVectorEnv, SandboxDied
 from agentenv.errors import CauseKind
-from agentenv.fleet.pacing import LEAST_GROUPS
+from agentenv.fleet.pacing import LEAST_GROUPS, Pace, Pacing
 from agentenv.testing import exact, traces
 
 ENDLESS: dict[str, Any] = {"max_restarts": 100_000, "restart_backoff_s": 0.0}
@@ -72,12 +72,25 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
         exact.assert_same(one, other, f"step {step}")
 
 
+class Fixed(Pacing):
+    """One pace for ever."""
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__()
+        self.pace = pace
+
+    def record(self, duration_s: float) -> bool:
+        return False
+
+
 def disturbed(
-    env: str, how: Callable[[Any, int], None], *, every: int, **keys: Any
+    env: str, how: Callable[[Any, int], None], *, every: int, pace: Pace | None = None, **keys: Any
 ) -> tuple[list[Any], AgentVectorEnv]:
     """200 steps of three environments, one of which is struck every so often; the vector is closed."""
     rng = random.Random(5)
     vec = AgentVectorEnv.from_env(env, num_envs=3, seed=SEED, **ENDLESS, **keys)
+    if pace is not None:
+        vec._pacing, vec._pace_due = Fixed(pace), True
     try:
         seen = play(vec, 200, lambda step: how(vec, rng.randrange(3)) if step % every == every - 1 else None)
         # What bubblewrap itself does is only to wait: without it, nobody has died.
@@ -106,6 +119,12 @@ def test_killed_processes_leave_no_trace_in_what_comes_out(mode: str, checkpoint
 def test_whatever_process_of_ours_is_killed(how: Callable[[Any, int], None]) -> None:
     keys = {"checkpoint_every": 20, "runtime": "bubblewrap"}
     assert_same(disturbed("frail:Walk", how, every=67, **keys)[0], quiet("frail:Walk", **keys))
+
+
+@pytest.mark.parametrize("how", [kill_worker, kill_cell, kill_zygote])
+def test_who_is_looked_at_instead_of_woken_comes_back_as_well(how: Callable[[Any, int], None]) -> None:
+    keys = {"checkpoint_every": 20, "runtime": "bubblewrap"}
+    assert_same(disturbed("frail:Walk", how, every=23, pace=Pace.STAND_BY, **keys)[0], quiet("frail:Walk", **keys))
 
 
 @pytest.mark.parametrize("env", ["frail:Native", "frail:Forgetful", "frail:Threaded", "frail:Reading", "frail:Heavy"])
@@ -353,3 +372,40 @@ def test_one_of_each_kind_is_tried_and_the_others_go_by_it(env: str, unfit: int)
     assert len(vec._fleet.recovery.bases.unfit) == unfit
     if not unfit:
         assert {state.how for state in vec._fleet.recovery.bases.states if state is not None} == {"pickle"}
+
+
+def test_what_is_kept_for_recovery_is_bounded_where_nothing_is_saved() -> None:
+    env = AgentENV.from_env("frail:Walk", checkpoint_every="never", **ENDLESS)
+    journal, bases = env._fleet.journal, env._fleet.recovery.bases
+    bases._most_bytes = 50_000
+    env.reset(seed=1)
+    for _ in range(5_000):
+        *_, terminated, truncated, _ = env.step(0)
+        if terminated or truncated:
+            env.reset()
+        assert journal.nbytes <= 100_000
+    assert journal.start > 0
+    kill_worker(env, 0)
+    *_, truncated, info = env.step(0)
+    assert truncated, "nobody knows any more how it came there"
+    assert info["agentenv"]["truncated"]
+    env.close()
+
+
+def test_what_is_kept_for_recovery_takes_too_much_before_a_state_was_due() -> None:
+    keys: dict[str, Any] = {"checkpoint_every": 1_000_000, "runtime": "bubblewrap"}
+    seen: list[list[Any]] = []
+    for killed in (False, True):
+        with AgentENV.from_env("frail:Walk", seed=SEED, **ENDLESS, **keys) as env:
+            env._fleet.recovery.bases._most_bytes = 20_000
+            env.action_space.seed(1)
+            seen.append([env.reset(seed=2)])
+            for number in range(2_000):
+                if killed and number % 700 == 600:
+                    kill_cell(env, 0)
+                seen[-1].append(env.step(env.action_space.sample()))
+                if seen[-1][-1][2] or seen[-1][-1][3]:
+                    seen[-1].append(env.reset())
+            assert env._fleet.recovery.bases.states[0] is not None
+            assert env._fleet.journal.nbytes <= 60_000
+    assert_same(seen[1], seen[0])

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agentenv.fleet")
 
-_MOST_JOURNAL_BYTES = 256 << 20
+_MOST_JOURNAL_BYTES, _LEAST_JOURNAL_BYTES = 256 << 20, 1 << 20
+"""What the journals of all environments of a run may take of the host's memory, and each may in any case."""
 _MOST_OF_LIMIT = 0.4
 _DEATHS_SAVING = 2
 _SAVING_S = 10.0
@@ -82,6 +83,8 @@ class Bases:
         """Save nothing yet."""
         self._fleet: Fleet = weakref.proxy(fleet)
         self._cadence = cadence
+        share = _MOST_JOURNAL_BYTES * fleet.count // max(fleet.count, fleet.context.most_environments)
+        self._most_bytes = max(share, _LEAST_JOURNAL_BYTES)
         self._uncopied: dict[int, str] = {}
         self._proven: set[int] = set()
         self._state_s: dict[int, float] = {}
@@ -102,7 +105,9 @@ class Bases:
     def count(self) -> None:
         """An entry was answered: look whether it is time."""
         fleet = self._fleet
-        if fleet.busy_s >= self._next_busy_s:
+        if fleet.journal.nbytes > self._most_bytes:
+            self._make_room()
+        elif fleet.busy_s >= self._next_busy_s:
             self.due = True
         elif self._next_position is not None:
             self.due = fleet.journal.position >= self._next_position
@@ -321,6 +326,13 @@ class Bases:
         if self._cadence.seconds is not None:
             self._next_time = monotonic() + self._cadence.seconds
 
+    def _make_room(self) -> None:
+        """The journal takes too much: save earlier than planned, or do without what goes back too far."""
+        if self._cadence == Cadence():
+            self._trim()
+        else:
+            self.due = True
+
     def _trim(self) -> None:
         """Forget the part of the journal that nobody will be brought back from."""
         journal = self._fleet.journal
@@ -330,9 +342,8 @@ class Bases:
             for index in group:
                 state, birth = self.states[index], self.births[index]
                 durable = state.position if state is not None else birth
-                if durable is None or (state is None and journal.nbytes > _MOST_JOURNAL_BYTES):
-                    self.births[index] = None
-                    durable = None
+                if durable is None or (journal.nbytes > self._most_bytes and durable < journal.position):
+                    self.states[index] = state = durable = self.births[index] = None
                 # A copy is worth keeping the journal for only where there is nothing better.
                 at = [durable] if durable is not None else []
                 at += [copy.position] if copy is not None and (state is None or durable is None) else []

@@ -47,6 +47,7 @@ class RunContext:
         output: Standard output and error of all sandboxes.
         watch: Notices deaths and deadlines.
         crashes: Keeps the records of deaths.
+        most_environments: How many may be started.
         spare_cores: Whether every environment can have a core to itself beside the trainer's.
     """
 
@@ -74,6 +75,7 @@ class RunContext:
         self.run_id = new_run_id()
         self.runtime_name = choose_runtime(config, environments)
         self.seeds = Seeds(config.global_.seed)
+        self.most_environments = len(environments)
         self.spare_cores = len(environments) < _cores()
         self._closed = False
         self._users = 1

@@ -99,6 +99,7 @@ class Journal:
     Attributes:
         position: Number of entries that were answered.
         start: The first position whose entries are still kept.
+        nbytes: Bytes kept, about.
     """
 
     def __init__(self, count: int, action_bytes: int) -> None:
@@ -110,12 +111,7 @@ class Journal:
         self._blocks: deque[_Steps | _Request] = deque()
         self._steps: _Steps | None = None  # the block that takes the next step
         self._open: _Steps | _Request | None = None  # the block of the pending entry
-        self.position = self.start = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes kept, about."""
-        return sum(block.nbytes for block in self._blocks)
+        self.position = self.start = self.nbytes = 0
 
     def note_step(self, actions: NDArray[np.uint8]) -> None:
         """A step of all environments is about to be asked for: uint8 of shape (n, bytes of an action)."""
@@ -127,7 +123,7 @@ class Journal:
                 np.empty((rows, self._count, self._size), np.uint8),
                 np.empty((rows, self._count, OUTCOME_WORDS), np.uint64),
             )
-            self._blocks.append(block)
+            self._append(block)
             self._steps = block
         block.actions[block.used] = actions
         self._open = block
@@ -140,7 +136,7 @@ class Journal:
         outcomes = np.empty((self._count if chosen is None else len(chosen), OUTCOME_WORDS), np.uint64)
         kept = None if actions is None else actions.copy()
         block = _Request(self.position, op, chosen, tuple(payloads), kept, outcomes)
-        self._blocks.append(block)
+        self._append(block)
         self._steps = None
         self._open = block
 
@@ -169,7 +165,7 @@ class Journal:
         """Forget the pending entry."""
         block, self._open = self._open, None
         if block is not None and block.used == 0:  # the last one, and nothing else is in it
-            self._blocks.pop()
+            self.nbytes -= self._blocks.pop().nbytes
             self._steps = None
 
     def action(self, index: int) -> NDArray[np.uint8] | None:
@@ -233,9 +229,14 @@ class Journal:
         """Forget what lies before ``position``, as far as whole blocks go."""
         while self._blocks and self._blocks[0].end <= position and self._blocks[0] is not self._open:
             block = self._blocks.popleft()
+            self.nbytes -= block.nbytes
             if block is self._steps:
                 self._steps = None
         self.start = self._blocks[0].first if self._blocks else self.position
+
+    def _append(self, block: _Steps | _Request) -> None:
+        self._blocks.append(block)
+        self.nbytes += block.nbytes
 
 
 def _place(block: _Request, index: int) -> int | None:
