@@ -1,4 +1,4 @@
-"""What one step asks of the kernel, counted by strace: at most a write and a read for each sandbox, nothing else."""
+"""What one step asks of the kernel, counted by strace: at most a write and a read for each sandbox, and giving way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 STEPS = 200
 # A vector changes its pace now and then, and a bell may have been rung twice: neither is part of every step.
 RARE = 0.05
-# Memory for numpy, the interpreter's lock beside the watch's thread: not the channel's.
+# Memory for numpy, the interpreter's lock beside the watch's thread: not the channel's. It gives way before it sleeps.
 NOT_OURS = {"futex", "brk", "mmap", "munmap", "mremap", "madvise", "sched_yield", "restart_syscall", "rt_sigreturn"}
 
 _SCRIPT = """

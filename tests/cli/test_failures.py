@@ -47,6 +47,16 @@ def test_a_failure_is_typed_and_stays_alone(command, name: str, extra: str, kind
     assert [(r["outcome"], r["length"]) for r in records] == ([("failed", 2)] if built else [])
 
 
+@pytest.mark.parametrize("deed", ["silent_answer", "quiet_answer", "steal_rings", "done_backwards"])
+def test_who_answers_and_rings_no_bell_is_late(command, deed: str) -> None:
+    """A run sleeps on the bells of all; who never rings would be waited for without end."""
+    subject = f'env = "agentenv.testing.hostile.env:Subject"\nenv_kwargs = {{ deed = "step:{deed}" }}'
+    limits = 'max_episode_steps = 10\nstep_timeout_s = 0.5\non_crash = "raise"'
+    summary = command.run(command.config(HEALTHY, f'id = "bad"\n{subject}\n{limits}'), code=1)
+    assert [one(summary, f"healthy-{i}")["state"] for i in range(2)] == ["done", "done"]
+    assert one(summary, "bad")["cause"]["kind"] == "timeout"
+
+
 def test_every_environment_may_fail(command) -> None:
     summary = command.run(command.config('id = "a"\nenv = "misbehaving:FailsToBuild"\ncount = 4'), code=1)
     assert [e["cause"]["kind"] for e in summary["environments"]] == ["start_failed"] * 4

@@ -221,3 +221,20 @@ def test_no_mount_of_a_sandbox_is_seen_on_the_host() -> None:
         assert "newroot" not in mounts
     finally:
         env.close()
+
+
+def test_what_the_dead_leave_behind_holds_up_nobody() -> None:
+    """Where a copy is parked, the sandbox outlives the environment's process, and so do processes it has forked."""
+    keys = {"step_timeout_s": 2.0, "checkpoint_every": 2, "restart_backoff_s": 0.0, "runtime": "bubblewrap"}
+    with AgentVectorEnv.from_env(SUBJECT, num_envs=3, **{**LIMITS, **keys}) as vector:
+        vector.reset(seed=1)
+        actions = np.zeros(3, np.int64)
+        for _ in range(5):
+            vector.step(actions)
+        vector.set_attr("deed", ["", "step:steal_as_an_orphan", ""])
+        observations, _, _, truncated, _ = vector.step(actions)
+        assert truncated.tolist() == [False, True, False]
+        assert observations[[0, 2]].tolist() == [6, 6]
+        observations, _, _, truncated, _ = vector.step(actions)
+        assert not truncated.any()
+        assert observations[[0, 2]].tolist() == [7, 7]

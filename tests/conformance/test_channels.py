@@ -92,8 +92,10 @@ class TestShmStandingBy(_OverShm):
     def test_who_says_it_looks_and_sleeps_is_late(self, open_link: OpenLink) -> None:
         link = open_link(2, 1)
         reset(link)
-        time.sleep(0.1)  # asleep by now
-        link.channel.arena.column(slot.AWAKE, np.uint64)[0] = 1
+        awake = link.channel.arena.column(slot.AWAKE, np.uint64)
+        assert becomes_true(lambda: not awake[0], 10)
+        time.sleep(0.1)  # between saying so and sleeping
+        awake[0] = 1
         link.channel.post(slot.Op.STEP, None, None, timeout_s=0.3)
         with pytest.raises(PeerLost) as caught:
             link.channel.wait()

@@ -6,7 +6,7 @@ reason to look. Sandboxes that look (``guest.waiting``) are not rung, and ring o
 or page is shared between two sandboxes.
 
 Somebody else watches for deaths and deadlines and calls ``interrupt``, which rings the host's own bell; so the wait
-itself is one blocking read, without poll or timer.
+itself needs no poll and no timer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from agentenv.errors import ClosedError, ConcurrentUse, ProtocolError
 from agentenv.guest.control import ControlClosed, receive_exactly
 from agentenv.wire import slot
 from agentenv.wire.slot import Flag, Op, SlotLayout
-from agentenv.wire.spin import Spin
+from agentenv.wire.spin import ORDERED, Spin
 
 _STUCK_S = 0.05
 _TRANSFER_S = 5.0
@@ -45,6 +45,7 @@ class Group:
         first: Position of its first environment.
         ticket_at, done_at, quiet_at, awake_at: Where its four words lie, in words from the start of the arena.
         wake_fd, done_fd: The ends of the bells that the host uses at every step.
+        rung: The last ticket for which it was rung.
         lost: It is dead or was ended, or nothing is expected of it any more.
         timed_out: It was ended for being late.
     """
@@ -59,6 +60,7 @@ class Group:
     awake_at: int
     wake_fd: int
     done_fd: int
+    rung: int = 0
     lost: bool = False
     timed_out: bool = False
 
@@ -92,7 +94,7 @@ class ShmChannel:
         self._everybody: list[Group] = []
         self._shared_slots = max(counts) > 1
         self._spin = Spin(spin_us)
-        self._quiet = self._spin.wanted
+        self._quiet = self._spin.wanted and ORDERED
         self._group_of = [g for g, n in enumerate(counts) for _ in range(n)]
         self._stride = layout.size // 8
         column = self.arena.column
@@ -180,13 +182,17 @@ class ShmChannel:
         words, wake = self._words, self._wake
         self._posting = True
         self.deadline = time.monotonic() + timeout_s
+        # Who looks needs no bell, where ``wait`` follows: it rings once more if the look was over just then.
+        quiet = self._quiet and op is not Op.CLOSE
         for group in asked:
             words[group.ticket_at] = ticket
-            if not words[group.awake_at]:
+            self._at = group
+            if not (quiet and words[group.awake_at]):
                 wake(group)
         self.deadline = time.monotonic() + timeout_s
         self._posting = False
         for group, data in spills:
+            self._at = group
             try:
                 group.control.settimeout(_transfer_timeout_s(len(data)))
                 group.control.sendall(data)
@@ -218,7 +224,7 @@ class ShmChannel:
 
     def be_quiet(self, wanted: bool) -> None:
         """Whether to be rung only while sleeping; see the contract."""
-        self._quiet = wanted or self._spin.wanted
+        self._quiet = (wanted or self._spin.wanted) and ORDERED
         for group in self._everybody:
             self._words[group.quiet_at] = self._quiet
 
@@ -228,22 +234,27 @@ class ShmChannel:
         self.be_quiet(False)
 
     def interrupt(self, index: int, *, timed_out: bool = False) -> None:
-        """Declare a group lost and wake whoever waits for it. Called from the watch's thread, for a dead sandbox."""
+        """Declare a group lost and wake whoever waits for it. Called from the watch's thread, for a dead sandbox.
+
+        To be called again while ``late`` still names it: what the sandbox has left behind may have taken the ring.
+        """
         group = self.groups[index]
-        if group is not None and not group.lost:
+        if group is None:
+            return
+        if not group.lost:
             group.timed_out = timed_out
             group.lost = True
-            if not self._closed:
-                group.done.ring()
-                if group.wake.reader >= 0:
-                    group.wake.clear()  # the host's write may be waiting for room
+        if not self._closed:
+            group.done.ring()
+            if group.wake.reader >= 0:
+                group.wake.clear()  # the host's write may be waiting for room
 
     def late(self) -> list[int]:
         """The groups still expected to answer, for the watch to act on when the deadline has passed.
 
-        One that the host has been waiting at for a while counts as well, whether it has answered or not: it may have
-        taken back its ring. While the host still asks, only that one can be to blame: it made the bell it is woken by
-        look full, and those after it were not asked yet.
+        One that the host has been waiting at for a while counts as well, whether it has answered, or is lost already:
+        it, or a process it has left behind, may have taken back the ring. While the host still asks, only that one can
+        be to blame: it made the bell it is woken by look full, and those after it were not asked yet.
         """
         at, ticket, now = self._at, self._ticket, time.monotonic()
         if self._suspect[:2] != (ticket, at):
@@ -253,7 +264,7 @@ class ShmChannel:
         return [
             self._group_of[group.first]
             for group in self._asked
-            if not group.lost and ((stuck and group is at) or (not posting and words[group.done_at] != ticket))
+            if (stuck and group is at) or not (group.lost or posting or words[group.done_at] == ticket)
         ]
 
     def answered(self, index: int) -> bool:
@@ -332,7 +343,7 @@ class ShmChannel:
                     self._free(group)
 
     def _wake(self, group: Group) -> None:
-        self._at = group
+        group.rung = self._ticket
         try:
             os.write(group.wake_fd, RING)
         except BlockingIOError:
@@ -347,7 +358,7 @@ class ShmChannel:
         """
         self._words[group.quiet_at] = 0
         os.sched_yield()
-        if self._words[group.done_at] != self._ticket and not self._words[group.awake_at]:
+        if group.rung != self._ticket and not self._words[group.awake_at]:
             self._wake(group)  # it fell asleep while it was asked
 
     def _renew(self) -> None:

@@ -84,7 +84,7 @@ class Bases:
         self._fleet: Fleet = weakref.proxy(fleet)
         self._cadence = cadence
         share = _MOST_JOURNAL_BYTES * fleet.count // max(fleet.count, fleet.context.most_environments)
-        self._most_bytes = max(share, _LEAST_JOURNAL_BYTES)
+        self._most_bytes = max(share, _LEAST_JOURNAL_BYTES, 3 * fleet.journal.block_bytes)
         self._uncopied: dict[int, str] = {}
         self._proven: set[int] = set()
         self._state_s: dict[int, float] = {}

@@ -65,7 +65,8 @@ class _Request:
 
     @property
     def nbytes(self) -> int:
-        return 64 + self.outcomes.nbytes + sum(map(len, self.payloads))
+        actions = 0 if self.actions is None else self.actions.nbytes
+        return 64 + self.outcomes.nbytes + actions + sum(map(len, self.payloads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class Journal:
         position: Number of entries that were answered.
         start: The first position whose entries are still kept.
         nbytes: Bytes kept, about.
+        block_bytes: Most that are added at once for a step.
     """
 
     def __init__(self, count: int, action_bytes: int) -> None:
@@ -108,6 +110,7 @@ class Journal:
         row = max(1, count * (action_bytes + 8 * OUTCOME_WORDS))
         self._least_rows = _LEAST_STEPS
         self._most_rows = max(_LEAST_STEPS, min(_MOST_STEPS, _BLOCK_BYTES // row))
+        self.block_bytes = self._most_rows * row
         self._blocks: deque[_Steps | _Request] = deque()
         self._steps: _Steps | None = None  # the block that takes the next step
         self._open: _Steps | _Request | None = None  # the block of the pending entry

@@ -32,12 +32,13 @@ _UNSEEN = Look("gone", None, 0.0)
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """A sandbox, and which group of which channel it is; ``ending`` once it was found to be late."""
+    """A sandbox, and which group of which channel it is; ``ending`` once it was found to be late, then ``ended``."""
 
     sandbox: Sandbox
     channel: ShmChannel
     group: int
     ending: bool = False
+    ended: bool = False
 
 
 class Watch:
@@ -108,7 +109,11 @@ class Watch:
 
     def _find_late(self, now: float) -> list[Watched]:
         """Under the lock: who missed its deadline and was not found before."""
-        late = [watched for watched in self._watched.values() if not watched.ending and _is_late(watched, now)]
+        late = [watched for watched in self._watched.values() if _is_late(watched, now)]
+        for watched in late:
+            if watched.ended:
+                watched.channel.interrupt(watched.group)  # it was, and something it has left behind took the ring
+        late = [watched for watched in late if not watched.ending]
         for watched in late:
             watched.ending = True
         return late
@@ -158,6 +163,7 @@ class Watch:
                 # By now the group may belong to the sandbox that was started in place of this one.
                 if self._is_watched(watched):
                     watched.channel.interrupt(watched.group, timed_out=True)
+                    watched.ended = True
 
     def _is_watched(self, watched: Watched) -> bool:
         return any(other is watched for other in self._watched.values())

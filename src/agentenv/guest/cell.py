@@ -81,9 +81,7 @@ def _become_environment(control: socket.socket, settings: dict[str, Any], *, par
     try:
         confine.show_memory()
         confine.die_with_parent(parent)
-        # A process group of its own, as signals may be sent to one; not a session of its own, because the kernel would
-        # then schedule it as a group too (sched(7), autogroup), and giving way would not reach its siblings.
-        os.setpgid(0, 0)
+        os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -1,7 +1,7 @@
 """The step loop: builds the environments of one sandbox and serves them over shared memory until told to stop.
 
 Life: build -> send the spaces -> receive shared memory and bells -> serve. Every wake-up serves all slots whose
-ticket is due and answers with one ring, so K environments in a sandbox cost one round trip. An exception of an
+ticket is due and is answered at once, so K environments in a sandbox cost one round trip. An exception of an
 environment is an answer like any other; only the death of the process ends the loop.
 """
 
@@ -103,10 +103,10 @@ def _serve(served: list[Served], waiting: Waiting) -> None:
         else:
             going_on = [one.serve() for one in served if one.due(ticket)]  # a list: all are served, whatever one says
             running = all(going_on)
-        answered(ticket)
-        for one in served:
-            if one.spill is not None:
-                one.send_spill()
+        spills = [one for one in served if one.spill is not None]
+        answered(ticket, last=bool(spills) or not running)
+        for one in spills:
+            one.send_spill()
 
 
 def _introduce(env: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from time import perf_counter
 
 from agentenv.wire import slot
 from agentenv.wire.slot import Op
-from agentenv.wire.spin import STAND_US, Spin
+from agentenv.wire.spin import ORDERED, STAND_US, Spin
 
 _RING = (1).to_bytes(8, "little")
 _TICKET, _DONE, _QUIET, _AWAKE = slot.GROUP_TICKET // 8, slot.GROUP_DONE // 8, slot.QUIET // 8, slot.AWAKE // 8
@@ -45,21 +45,21 @@ class Waiting:
         header = self._header
         while True:
             if self._spin.tries():
-                if ticket := self._look():
+                if (ticket := self._look()) and ORDERED:
                     return ticket
             elif self._awake and (ticket := self._fall_asleep()):
                 return ticket
             if not os.read(self._wake, 8):
                 return 0
-            ticket = header[_TICKET]
-            if ticket and ticket != header[_DONE]:  # else the bell was rung twice for one request
+            done, ticket = header[_DONE], header[_TICKET]
+            if ticket and ticket != done:  # else the bell was rung twice for one request
                 return ticket
 
-    def answered(self, ticket: int) -> None:
-        """Say that a request was answered."""
+    def answered(self, ticket: int, *, last: bool = False) -> None:
+        """Say that a request was answered; ``last`` if something else will be done before the next is waited for."""
         header = self._header
         header[_DONE] = ticket
-        self._rang = not (self._awake and header[_QUIET])
+        self._rang = last or not (self._awake and header[_QUIET])
         if self._rang:
             os.write(self._done, _RING)
 
@@ -69,8 +69,8 @@ class Waiting:
             self._awake = True
             header[_AWAKE] = 1
         ends = perf_counter() + spin.span_s
-        # Ticket 0 is none: a machine that goes on with another host begins anew.
-        while (ticket := header[_TICKET]) == header[_DONE] or not ticket:
+        # Ticket 0 is none: for a machine that goes on with another host it is written first, before what was done.
+        while header[_DONE] == (ticket := header[_TICKET]) or not ticket:
             if gives_way:
                 os.sched_yield()
             if not self._rang and not header[_QUIET]:
@@ -89,8 +89,8 @@ class Waiting:
         os.sched_yield()
         if not self._rang and not header[_QUIET]:
             self._ring_late()
-        ticket = header[_TICKET]
-        return ticket if ticket != header[_DONE] else 0
+        done, ticket = header[_DONE], header[_TICKET]
+        return ticket if ticket != done else 0
 
     def _ring_late(self) -> None:
         """The host fell asleep while it was answered."""

@@ -99,6 +99,8 @@ _STEP = [
     Attack("done_early", "step", _LATE | _ON, _PROCESS, 2),
     Attack("done_backwards", "step", _LATE, _PROCESS),
     Attack("silent_answer", "step", _LATE | _ON, _PROCESS, 1),
+    Attack("quiet_answer", "step", _LATE | _ON, _PROCESS, 1),
+    Attack("steal_as_an_orphan", "step", _EXIT),
     Attack("flicker", "step", _LATE | _LIE | _ON, _PROCESS, 1),
     Attack("resize_memory", "step", _ON, _PROCESS, 1),
     *(

@@ -63,6 +63,8 @@ class Replica:
     def put_request(self, body: bytes) -> None:
         """The guest's side: take over what the host asks."""
         ticket, number = _HEAD.unpack_from(body)
+        if ticket == self._words[0][_GROUP_TICKET]:
+            return  # it may be under way already, and has its own use of the slots
         at = _HEAD.size
         for _ in range(number):
             index, op, stated = _REQUEST.unpack_from(body, at)

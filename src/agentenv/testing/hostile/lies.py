@@ -70,10 +70,10 @@ def _garbage_everywhere(env: Any) -> NoReturn:
 def _hosts_words(env: Any) -> dict[str, Any]:
     """Overwrite what the host wrote for the guest; then answer like an honest environment."""
     words = channel_memory().words()
-    kept = list(words[:4])
+    kept = list(words[:8])
     for value in (0, 1, (1 << 64) - 1, 1 << 63):
-        words[:4] = memoryview(struct.pack("4Q", *[value] * 4)).cast("Q")
-    words[:4] = memoryview(struct.pack("4Q", *kept)).cast("Q")
+        words[:8] = memoryview(struct.pack("8Q", *[value] * 8)).cast("Q")
+    words[:8] = memoryview(struct.pack("8Q", *kept)).cast("Q")
     return {}
 
 
@@ -97,6 +97,20 @@ def _silent_answer(env: Any) -> NoReturn:
     """Answer after the host has gone to sleep, and do not wake it."""
     time.sleep(0.2)
     _answer(0, 0, ring=False)
+
+
+def _quiet_answer(env: Any) -> NoReturn:
+    """Answer at once without a ring, claiming to look for the next request."""
+    channel_memory().words()[slot.AWAKE // 8] = 1
+    _answer(0, 0, ring=False)
+
+
+def _steal_as_an_orphan(env: Any) -> NoReturn:
+    """Leave a process behind that takes every ring, and die."""
+    if os.fork() == 0:
+        _steal_rings(env)
+    time.sleep(0.2)
+    os._exit(3)
 
 
 def _flicker(env: Any) -> NoReturn:
@@ -253,6 +267,7 @@ def _nested() -> Any:
 LIES: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "garbage_everywhere": _garbage_everywhere, "hosts_words": _hosts_words,
     "done_early": _done_early, "done_backwards": _done_backwards, "silent_answer": _silent_answer,
+    "quiet_answer": _quiet_answer, "steal_as_an_orphan": _steal_as_an_orphan,
     "flicker": _flicker, "fill_bell": _fill_bell, "steal_rings": _steal_rings, "never_read_bell": _never_read_bell,
     "fill_own_bell": _fill_own_bell,
     "close_everything": _close_everything, "close_bells": _close_bells, "unblock_descriptors": _unblock_descriptors,
