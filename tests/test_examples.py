@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,13 @@ episodes = 30
 def run(*arguments: str, cwd: Path) -> str:
     """Run this interpreter to the end and return its stdout; what it wrote to stderr is in the failure."""
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "SB3_LOGDIR": str(cwd)},  # Stable-Baselines3 makes a folder that stays
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

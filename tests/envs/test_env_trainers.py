@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agentenv import AgentENV
@@ -12,6 +14,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*"),
     pytest.mark.filterwarnings("ignore:.*torch.*:UserWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes a folder for each training, which stays."""
+    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))
 
 
 def test_ppo_trains_on_one_environment() -> None:
