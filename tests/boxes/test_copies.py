@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ from agentenv.errors import (
     SnapshotError,
     SnapshotUnknown,
 )
+from agentenv.fleet.machines import machine_files
+from agentenv.sandbox.contract import SandboxSpec
+from agentenv.snapshots.store import SnapshotStore
 from agentenv.testing import traces
 from agentenv.testing.leftovers import becomes_true
 from machines_ground import need_machines
@@ -76,6 +80,54 @@ def test_a_snapshot_keeps_memory_and_files_and_a_later_one_the_difference(box: S
         assert back.exec("echo $FROM_CREATE").text == "1\n"
     with Sandbox.from_snapshot(second) as back:
         assert back.read("/root/kept") == b"after"
+
+
+def test_what_it_was_brought_back_from_stays_until_it_is_destroyed(box: Sandbox) -> None:
+    store = SnapshotStore.default()
+    full = box.snapshot("in-use")
+    box.write("/root/more", b"more")
+    changed = box.snapshot()
+    assert changed.kind == "incremental"
+    with Sandbox.from_snapshot(full) as one, Sandbox.from_snapshot(changed) as two:
+        (kid,) = two.fork()
+        with pytest.raises(SnapshotError, match="'in-use' cannot be removed"):
+            store.remove(full)
+        with pytest.raises(SnapshotError, match="it is in use; end the machines made from it first"):
+            store.remove(changed)
+        store.gc(now=True)
+        assert {full.id, changed.id} <= {found.id for found in store.list()}
+        assert (store.root / "copies" / changed.id).is_dir()
+        two.snapshot("of-two")
+        assert two.exec("cat /root/more").text == "more"
+        assert one.exec("echo lives").text == "lives\n"
+    with kid:
+        store.remove("of-two")
+        store.remove(changed)
+        store.remove(full)
+        assert kid.exec("cat /root/more").text == "more", "copies need nothing of it"
+
+
+def held_files(pid: int) -> Counter[int]:
+    """Files that a process has locked together with others: how often, by inode."""
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return Counter(
+        int(words[5].rpartition(":")[2])
+        for words in lines
+        if words[1:4:2] == ["FLOCK", "READ"] and words[4] == str(pid)
+    )
+
+
+def test_the_files_of_a_machine_are_held_as_long_as_it_lives(box: Sandbox) -> None:
+    """Whoever collects in the store of images leaves what is held; tests/sandbox/vm/test_holding.py sees to that."""
+    files = machine_files([])(SandboxSpec("any", disk_mb=1024)).paths()
+    before = held_files(os.getpid())
+    assert all(before[path.stat().st_ino] > 0 for path in files)
+    snapshot = box.snapshot()
+    with Sandbox.create(runtime="qemu", memory_mb=256) as made, Sandbox.from_snapshot(snapshot) as back:
+        now = held_files(os.getpid())
+        assert {now[path.stat().st_ino] - before[path.stat().st_ino] for path in files} == {2}
+        assert made.exec("true").exit_code == back.exec("true").exit_code == 0
+    assert held_files(os.getpid()) == before
 
 
 def test_unknown_snapshots_are_named(ground: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
 import stat
@@ -12,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentenv.boxes import trees
 from agentenv.boxes.trees import lay_out, pack
 from agentenv.errors import ProtocolError
+from hand_made_tar import Endless, block, end, pax
 
 MOST = 1 << 20
 
@@ -171,6 +175,95 @@ def test_headers_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
         take(io.BytesIO(header.tobuf(tarfile.GNU_FORMAT) + b"\0" * 4096), tmp_path / "t")
 
 
+def test_hard_links_take_no_space_however_many_there_are(tmp_path: Path) -> None:
+    data = os.urandom(700_000)
+    links = [other(f"b{number}", tarfile.LNKTYPE, "a") for number in range(100)]
+    assert take(archive(file("a", data), *links), tmp_path / "t") == []
+    assert len({path.stat().st_ino for path in (tmp_path / "t").iterdir()}) == 1
+    assert (tmp_path / "t/b99").read_bytes() == data
+    # What a later copy brings is not written into the files of an earlier one.
+    take(archive(file("b3", b"new")), tmp_path / "t")
+    assert (tmp_path / "t/a").read_bytes() == data
+
+
+def test_hard_links_that_have_to_be_copies_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMLINK, "Too many links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    members = [file("a", b"x" * 300_000), *(other(f"b{number}", tarfile.LNKTYPE, "a") for number in range(9))]
+    assert take(archive(*members[:3]), tmp_path / "two") == []
+    assert (tmp_path / "two/b1").read_bytes() == b"x" * 300_000
+    with pytest.raises(OSError, match="expected at most 1 MiB") as caught:
+        take(archive(*members), tmp_path / "many")
+    assert caught.value.errno == errno.EFBIG
+    assert used(tmp_path / "many") <= MOST
+
+
+def test_no_size_makes_room_for_another(tmp_path: Path) -> None:
+    for said in ({"GNU.sparse.realsize": "-1099511627776"}, {"size": "-1099511627776"}):
+        data = pax(said) + block("a") + block("b", data=b"x" * (MOST + 1)) + end()
+        with pytest.raises(ProtocolError, match="no whole archive"):
+            take(io.BytesIO(data), tmp_path / "t")
+    assert names(tmp_path / "t") == []
+
+
+def test_a_size_that_is_a_lie_writes_nothing(tmp_path: Path) -> None:
+    stream = Endless(block("a", size=1 << 40))
+    with pytest.raises(OSError, match="expected at most 1 MiB"):
+        lay_out(stream, tmp_path / "t", most_bytes=MOST, sandbox="a")
+    assert names(tmp_path / "t") == []
+
+
+def test_directories_and_names_take_of_the_same_room(tmp_path: Path) -> None:
+    deep = [other(f"{number}/" + "d/" * 200, tarfile.DIRTYPE) for number in range(100)]
+    with pytest.raises(OSError, match="expected at most 1 MiB"):
+        take(archive(*deep), tmp_path / "deep")
+    assert len(names(tmp_path / "deep")) <= MOST // 4096
+    long = [other(f"{number:04}" + "/." * 2000, tarfile.SYMTYPE, "a") for number in range(300)]
+    with pytest.raises(OSError, match="expected at most 1 MiB"):
+        take(archive(*long), tmp_path / "long")
+
+
+def test_small_files_count_as_the_blocks_they_take(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="expected at most 1 MiB"):
+        take(archive(*(file(f"{number}", b"x") for number in range(300))), tmp_path / "t")
+    assert used(tmp_path / "t") <= MOST + 4096
+
+
+def test_no_more_names_than_somebody_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "_MOST_NAMES", 10)
+    assert take(archive(*(file(f"{number}", b"") for number in range(10))), tmp_path / "ten") == []
+    with pytest.raises(OSError, match="at most 10 files and directories"):
+        take(archive(*(file(f"{number}", b"") for number in range(11))), tmp_path / "more")
+    with pytest.raises(OSError, match="at most 10 files and directories"):
+        take(archive(other("a/" * 11, tarfile.DIRTYPE)), tmp_path / "deep")
+
+
+def test_what_waits_for_the_end_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "_MOST_HELD", 1 << 20)
+    for kind in (tarfile.SYMTYPE, tarfile.DIRTYPE):
+        with pytest.raises(OSError, match="at most 1 MiB of names of links"):
+            take(archive(*(other("a" * 200, kind, "b") for _ in range(9000))), tmp_path / "t", most=1 << 30)
+
+
+def test_what_is_left_out_is_told_up_to_a_number(tmp_path: Path) -> None:
+    told = take(archive(*(other(f"{number}", tarfile.FIFOTYPE) for number in range(6234))), tmp_path / "t", 1 << 30)
+    assert len(told) == 5001
+    assert told[4999:] == ["4999", "... and 1,234 more"]
+
+
+@pytest.mark.parametrize("said", ["inf", "-inf", "nan", "1e300", "9" * 400])
+def test_a_time_that_cannot_be_is_another_one(tmp_path: Path, said: str) -> None:
+    assert take(io.BytesIO(pax({"mtime": said}) + block("a") + end()), tmp_path / "t") == []
+    assert names(tmp_path / "t") == ["a"]
+
+
+def used(top: Path) -> int:
+    """What a tree takes of the disk."""
+    return sum(path.stat().st_blocks * 512 for path in top.rglob("*") if not path.is_symlink())
+
+
 @pytest.mark.parametrize("data", [b"", b"x" * 100, b"x" * 20_000])
 def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ProtocolError, match="sandbox 'a'"):
@@ -202,3 +295,26 @@ def test_no_sequence_of_archives_reaches_outside(tmp_path: Path, sent: list[list
     assert [path.name for path in (top / "x/y").iterdir()] == ["target"]
     for path in target.rglob("*"):
         assert os.path.realpath(path).startswith(f"{target.resolve()}")
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_archive_ends_in_another_error(tmp_path: Path, data: st.DataObject) -> None:
+    said = st.dictionaries(
+        st.sampled_from(["path", "linkpath", "size", "mtime", "GNU.sparse.realsize", "GNU.sparse.map"]),
+        st.sampled_from(["a", "b/c", "../a", "-1", "9" * 500, "nan", "abc", "1", "n" * 300, "\0"]),
+    )
+    kinds = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, b"Z"])
+    entries = st.tuples(said, _PATHS, kinds, _PATHS, st.binary(max_size=5000))
+    sent = b""
+    for headers, path, kind, leads, content in data.draw(st.lists(entries, max_size=4)):
+        content = content if kind == tarfile.REGTYPE else b""
+        sent += (pax(headers) if headers else b"") + block(path, kind, content, leads=leads)
+    damaged = bytearray(sent + end())
+    for _ in range(data.draw(st.integers(0, 2))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    target = tmp_path / os.urandom(8).hex()
+    most = data.draw(st.sampled_from([0, 5000, 20_000]))
+    with contextlib.suppress(OSError, ProtocolError):
+        take(io.BytesIO(bytes(damaged)), target, most)
+    assert used(target) <= most + 4096

@@ -31,7 +31,7 @@ def command(tmp_path: Path, cache: Path):
         done = subprocess.run(
             [sys.executable, "-m", "agentenv.cli", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "AGENTENV_CACHE": str(cache)},
+            env={**os.environ, "AGENTENV_CACHE": str(cache), "AGENTENV_DATA": str(tmp_path / "data")},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

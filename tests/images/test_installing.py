@@ -14,6 +14,7 @@ from agentenv.errors import ConfigError, RuntimeUnavailable
 from agentenv.images import installing
 from agentenv.images.chroot import HOST, run_inside
 from agentenv.images.interpreter import base_interpreter, copy_interpreter, find_loader
+from agentenv.images.programs import need_program, run
 from agentenv.images.progress import LINES
 from agentenv.images.rootfs import Recipe, build_image
 from agentenv.images.store import Store
@@ -75,8 +76,6 @@ def test_a_wheel_and_a_project_are_importable(system: Path, store: Store, tmp_pa
     assert newer.digest != made.digest
     inside = tmp_path / "inside"
     inside.mkdir()
-    from agentenv.images.programs import need_program, run
-
     run([need_program("debugfs", "to look"), "-R", f"rdump / {inside}", str(newer.path)], purpose="looking")
     (tmp_path / "place").mkdir()
     looked = Tree(inside)
@@ -193,3 +192,66 @@ def test_progress_lines_are_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "agentenv.images"), LINES.task("doing it", 10) as task:
         task.advance(10)
     assert [record.message for record in caplog.records] == ["doing it"]
+
+
+@pytest.fixture
+def hostile(system: Path, tmp_path: Path) -> Path:
+    """A copy of the system for a test to make hostile."""
+    return shutil.copytree(system, tmp_path / "hostile", symlinks=True)
+
+
+def site_packages(root: Path) -> Path:
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    said = run_inside(Tree(root), ["python3", "-I", "-c", code], purpose="looking")
+    return root / said.text.strip().lstrip("/")
+
+
+def test_a_project_lands_in_the_image_wherever_its_links_lead(hostile: Path, store: Store, tmp_path: Path) -> None:
+    outside, project = tmp_path / "outside", tmp_path / "mine"
+    (outside / "packages").mkdir(parents=True)
+    project.mkdir()
+    (project / "mine.py").write_text("print('mine')\n")
+    packages = site_packages(hostile)
+    packages.mkdir(parents=True, exist_ok=True)
+    moved = hostile / str(outside / "packages").lstrip("/")
+    moved.parent.mkdir(parents=True)
+    packages.rename(moved)
+    packages.symlink_to(outside / "packages")
+    (moved / "project-mine.pth").symlink_to(outside / "file")
+    (hostile / "opt").symlink_to(outside)
+    made = build_image("mine", Recipe(str(hostile), project=project), store)
+    assert [path.relative_to(outside) for path in sorted(outside.rglob("*"))] == [Path("packages")]
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    run([need_program("debugfs", "to look"), "-R", f"rdump / {inside}", str(made.path)], purpose="looking")
+    done = run_inside(Tree(inside), ["python3", "-c", "import mine; print(mine.__file__)"], purpose="looking")
+    assert done.text == "mine\n/opt/project/mine/mine.py\n"
+    assert [path.relative_to(outside) for path in sorted(outside.rglob("*"))] == [Path("packages")]
+
+
+def test_a_project_replaces_what_the_image_has_in_its_place(hostile: Path, store: Store, tmp_path: Path) -> None:
+    project = tmp_path / "mine"
+    project.mkdir()
+    (project / "new.py").write_text("")
+    (hostile / "opt/project/mine").mkdir(parents=True)
+    (hostile / "opt/project/mine/old.py").write_text("")
+    made = build_image("mine", Recipe(str(hostile), project=project), store)
+    run([need_program("debugfs", "to look"), "-R", f"rdump /opt {tmp_path}", str(made.path)], purpose="looking")
+    assert os.listdir(tmp_path / "opt/project/mine") == ["new.py"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["'/../../..' + OUTSIDE", "'/usr/../..' + OUTSIDE", "'relative'", "''", "'/a' + chr(0)", "'/a' + chr(10) + 'b'"],
+)
+def test_a_python_that_says_that_packages_lie_elsewhere(hostile: Path, store: Store, tmp_path: Path, said: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    packages = site_packages(hostile)
+    packages.mkdir(parents=True, exist_ok=True)
+    code = f"import sysconfig\nOUTSIDE = {str(outside)!r}\nsysconfig.get_path = lambda *_: {said}\n"
+    (packages / "sitecustomize.py").write_text(code)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ConfigError, match="expected its Python to say where it is"):
+        build_image("mine", Recipe(str(hostile), project=tmp_path / "mine"), store)
+    assert os.listdir(outside) == []

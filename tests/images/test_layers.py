@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
@@ -17,6 +18,7 @@ from agentenv.images.inside import make_parents, parts_of, resolve
 from agentenv.images.layers import Bounds, Layer
 from agentenv.images.trees import Meta, Tree
 from hand_made_oci import File, archive, folder, hard, link
+from hand_made_tar import Endless, block, end, pax
 
 
 @pytest.fixture
@@ -169,6 +171,10 @@ def test_a_file_through_a_link_lands_where_the_link_leads_inside(tree: Tree, tmp
         [folder("d"), hard("twin", "d")],
         [File("n" * 256)],
         [File("a/" * 3000 + "b")],
+        [File("a/" * 300 + "b")],
+        [link("d", "a/" * 200), File("d/" + "a/" * 200 + "b")],
+        [link("a", "")],
+        [link("a", "b" * 4096), File("a/c")],
     ],
     ids=lambda entries: entries[-1].name[:20] + "-" + entries[-1].link[:20],
 )
@@ -190,6 +196,63 @@ def test_bounds_hold(tree: Tree) -> None:
         Layer(tree, Bounds(bytes_left=99)).apply(io.BytesIO(archive([File("a", b"x" * 100)])))
     with pytest.raises(ProtocolError, match="larger one"):
         Layer(tree, Bounds(entries_left=2)).apply(io.BytesIO(archive([File(name) for name in "abc"])))
+    with pytest.raises(ProtocolError, match="larger one"):
+        Layer(tree, Bounds(names_left=999)).apply(io.BytesIO(archive([File("b", xattrs={"user.a": b"x" * 900})])))
+    with pytest.raises(ProtocolError, match="larger one"):
+        Layer(tree, Bounds(entries_left=9)).apply(io.BytesIO(archive([File("deep/" * 9 + "file")])))
+
+
+def test_no_entry_makes_room_for_others(tree: Tree) -> None:
+    for said in ({"GNU.sparse.realsize": "-1099511627776"}, {"size": "-1099511627776"}):
+        data = pax(said) + block("a") + block("b", data=b"x" * 200) + end()
+        bounds = Bounds(bytes_left=99)
+        with pytest.raises(ProtocolError, match="expected"):
+            Layer(tree, bounds).apply(io.BytesIO(data))
+        assert bounds.bytes_left <= 99
+    assert names(tree) == []
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_headers_are_not_read_into_memory_whatever_they_say(tree: Tree, kind: bytes) -> None:
+    stream = Endless(block("x", kind, size=60 << 30))
+    with pytest.raises(ProtocolError, match="bytes of headers"):
+        Layer(tree).apply(stream)
+    assert stream.count < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("said", "when"), [("inf", 2**31 - 1), ("nan", 0), ("1e300", 2**31 - 1), ("-1", 0), ("7.9", 7)]
+)
+def test_times_are_such_as_an_image_can_have(tree: Tree, said: str, when: int) -> None:
+    Layer(tree).apply(io.BytesIO(pax({"mtime": said}) + block("a") + end()))
+    assert (tree.root / "a").stat().st_mtime == when
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_layer_ends_in_another_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    jail = tmp_path_factory.mktemp("fuzz")
+    (jail / "place").mkdir()
+    said = st.dictionaries(
+        st.sampled_from(["path", "linkpath", "size", "mtime", "uid", "gid", "SCHILY.xattr.user.a", "GNU.sparse.map"]),
+        st.sampled_from(["a", "b/c", "../a", "-1", "9" * 500, "nan", "abc", "1", "n" * 300, "\0", "c/.wh.b"]),
+    )
+    kinds = st.sampled_from(
+        [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, b"Z"]
+    )
+    paths = st.lists(PART, min_size=1, max_size=4).map("/".join)
+    entries = st.tuples(said, paths, kinds, TARGET, st.binary(max_size=2000))
+    sent = b""
+    for headers, path, kind, leads, content in data.draw(st.lists(entries, max_size=5)):
+        content = content if kind == tarfile.REGTYPE else b""
+        sent += (pax(headers) if headers else b"") + block(path, kind, content, leads=leads)
+    damaged = bytearray(sent + end())
+    for _ in range(data.draw(st.integers(0, 2))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ProtocolError):
+        Layer(Tree.make(jail / "place")).apply(io.BytesIO(bytes(damaged)))
+    assert os.listdir(jail) == ["place"]
+    assert os.listdir(jail / "place") == ["root"]
 
 
 PART = st.sampled_from(["a", "b", "c", "..", ".", "deep"])

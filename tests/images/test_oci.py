@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import socket
 import subprocess
@@ -17,6 +19,7 @@ import pytest
 
 from agentenv.errors import ConfigError, ProtocolError, RuntimeUnavailable
 from agentenv.images.blobs import Blob, decompressed
+from agentenv.images.fetching import open_archive
 from agentenv.images.image import resolve_image
 from agentenv.images.oci import read_layout, unpack
 from agentenv.images.programs import need_program
@@ -26,6 +29,7 @@ from agentenv.images.store import Store
 from agentenv.images.trees import Tree
 from cli_watch import poll
 from hand_made_oci import File, archive, folder, link, pack, write_layout
+from hand_made_tar import block
 
 CONFIG = {
     "User": "1000:100",
@@ -194,6 +198,69 @@ def test_a_damaged_index_is_refused(tmp_path: Path, damage) -> None:
     (layout / "index.json").write_text(json.dumps(index))
     with pytest.raises(ProtocolError, match="expected"):
         read_layout(layout, layout / "blobs")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "3", "{", '{"manifests": [{"digest": 3}]}', "\xff"])
+def test_an_index_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "index.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ProtocolError, match="expected"):
+        read_layout(tmp_path, tmp_path)
+
+
+def test_what_is_too_large_to_be_json_is_not_read(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", LAYERS, CONFIG)
+    image = read_layout(layout, layout / "blobs")
+    for place in (layout / "blobs/sha256" / image.digest, layout / "index.json"):
+        os.truncate(place, 1 << 40)  # of which next to nothing is on the disk; reading it would not end well
+        with pytest.raises(ProtocolError, match=r"expected at most 8 MiB of JSON in .*, got 1,099,511,627,776 bytes"):
+            read_layout(layout, layout / "blobs")
+
+
+def test_sizes_of_layers_are_for_the_progress_alone(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", LAYERS)
+    index = json.loads((layout / "index.json").read_text())
+    manifest = json.loads((layout / "blobs/sha256" / index["manifests"][0]["digest"][7:]).read_text())
+    for layer, size in zip(manifest["layers"], (10**400, -5), strict=True):
+        layer["size"] = size
+    data = json.dumps(manifest).encode()
+    digest = hashlib.sha256(data).hexdigest()
+    (layout / "blobs/sha256" / digest).write_bytes(data)
+    index["manifests"][0]["digest"] = f"sha256:{digest}"
+    (layout / "index.json").write_text(json.dumps(index))
+    assert [size for _, _, size in read_layout(layout, layout / "blobs").layers] == [0, 0]
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_archives_may_be_compressed_as_a_whole(store: Store, tmp_path: Path, compress) -> None:
+    file = pack(write_layout(tmp_path / "layout", LAYERS, CONFIG), tmp_path / "image.tar")
+    whole = compress(file.read_bytes())
+    file.write_bytes(whole)
+    (tmp_path / "work").mkdir()
+    image = open_archive(file, store.blobs, tmp_path / "work", LINES)
+    assert image.start.user == "1000:100"
+    for number, damaged in enumerate((whole[: len(whole) // 2], whole[:50] + b"x" * 50 + whole[100:])):
+        file.write_bytes(damaged)
+        (tmp_path / f"{number}").mkdir()
+        with pytest.raises(ProtocolError, match="expected"):
+            open_archive(file, store.blobs, tmp_path / f"{number}", LINES)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [
+        ("blobs/sha256/" + "0" * 64, 65 << 30, "an image of at most 64 GiB"),
+        ("something/else", 65 << 30, "an image of at most 64 GiB"),
+        ("index.json", 9 << 20, "an index.json of at most 8 MiB"),
+    ],
+)
+def test_archives_that_would_fill_the_disk(store: Store, tmp_path: Path, name: str, size: int, words: str) -> None:
+    file = tmp_path / "x.tar"
+    file.write_bytes(block(name, size=size) + b"\0" * 100_000)
+    os.truncate(file, 66 << 30)  # a hole
+    (tmp_path / "work").mkdir()
+    with pytest.raises(ProtocolError, match=words):
+        open_archive(file, store.blobs, tmp_path / "work", LINES)
+    assert [path for path in (tmp_path / "work").rglob("*") if path.is_file()] == []
 
 
 def test_other_archives_are_refused_with_what_to_do(store: Store, tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ as it would fail that user. Errors come as the builtins that ``open`` and ``os``
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import stat as modes
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import IO, Any
 
 from agentenv.boxes.access import Access
 from agentenv.boxes.process import Process
-from agentenv.boxes.results import Entry, read_entry
+from agentenv.boxes.results import Copied, Entry, read_entry
 from agentenv.boxes.trees import lay_out, pack
 from agentenv.errors import AgentEnvError, ConfigError, Problem, ProtocolError
 from agentenv.sandbox.workbench import Task
@@ -28,6 +30,8 @@ Names = list[str]
 _BLOCK = 1 << 20
 _LISTING_MB = 64
 _WHY_S = 10.0
+# Of a name, in a temporary one: a name of 255 bytes has no room for more.
+_STEM = 40
 # What may follow the end of an archive.
 _REST = 1 << 16
 
@@ -157,7 +161,14 @@ class FileWork:
         """
         self._gather({"op": "move", "path": _path(path), "target": _path(target)}, user, 1)
 
-    def copy_in(self, source: str | os.PathLike[str], path: str, *, user: str | None = None) -> None:
+    def copy_in(
+        self,
+        source: str | os.PathLike[str],
+        path: str,
+        *,
+        user: str | None = None,
+        copied: Copied | None = None,
+    ) -> None:
         """Copy a file or a directory of this host into the sandbox.
 
         Modes, times and links are kept; all of it belongs to the user who wrote it. As with ``cp -r``, it is put into
@@ -167,6 +178,7 @@ class FileWork:
             source: On this host.
             path: In the sandbox.
             user: As whom.
+            copied: Is told what is copied, and what is left out: devices, sockets, pipes.
 
         Raises:
             FileNotFoundError, PermissionError, OSError: One cannot be read, or the other not written.
@@ -177,18 +189,26 @@ class FileWork:
             path = f"{path.rstrip('/')}/{host.resolve().name}"
         if directory:
             with self._feeding({"op": "unpack", "path": _path(path)}, user) as stream:
-                pack(host, stream)
+                pack(host, stream, copied)
             return
         found = host.stat()
         if not modes.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "expected a file or a directory to copy", str(host))
         with open(host, "rb") as file:
             work = {"op": "write", "path": _path(path), "mode": modes.S_IMODE(found.st_mode) & 0o777}
-            with self._feeding(work, user) as stream:
+            with self._feeding({**work, "mtime_ns": found.st_mtime_ns}, user) as stream:
                 shutil.copyfileobj(file, stream, _BLOCK)
+            if copied is not None:
+                copied.count(file.tell())
 
     def copy_out(
-        self, path: str, target: str | os.PathLike[str], *, user: str | None = None, max_mb: int = 4096
+        self,
+        path: str,
+        target: str | os.PathLike[str],
+        *,
+        user: str | None = None,
+        max_mb: int = 4096,
+        copied: Copied | None = None,
     ) -> Names:
         """Copy a file or a directory of the sandbox to this host.
 
@@ -199,10 +219,11 @@ class FileWork:
             path: In the sandbox.
             target: On this host.
             user: As whom it is read.
-            max_mb: Take no more than so many MiB.
+            max_mb: Take no more than so many MiB of this host's disk; in a directory names and directories count too.
+            copied: Is told what is copied, and what is left out.
 
         Returns:
-            What was left out: devices, sockets, pipes, links that lead elsewhere.
+            What was left out: devices, sockets, pipes, links that lead elsewhere; after some thousand how many more.
 
         Raises:
             FileNotFoundError, PermissionError, OSError: One cannot be read, or the other not written.
@@ -213,23 +234,31 @@ class FileWork:
             host = host / (os.path.basename(path.rstrip("/")) or self._access.id)
         if entry.kind == "directory":
             with self._reading({"op": "pack", "path": path.rstrip("/") + "/."}, user) as stream:
-                return lay_out(stream, host, most_bytes=max_mb << 20, sandbox=self._access.id)
+                left_out = lay_out(stream, host, most_bytes=max_mb << 20, sandbox=self._access.id, copied=copied)
+            if copied is not None:
+                copied.left_out += left_out
+            return left_out
         if entry.kind != "file":
             what = f"sandbox {self._access.id!r}: expected a file or a directory to copy, got a {entry.kind}"
             raise OSError(errno.EINVAL, what, path)
-        temporary = host.with_name(f".{host.name}.{os.getpid()}.part")
+        # Of this call alone: others may copy to the same place now, or have died at it.
+        fd, temporary = tempfile.mkstemp(prefix=f".{host.name[:_STEM]}.", suffix=".part", dir=host.parent)
         try:
-            with open(temporary, "xb") as file, self._reading({"op": "read", "path": path}, user) as stream:
+            with open(fd, "wb") as file, self._reading({"op": "read", "path": path}, user) as stream:
                 left = max_mb << 20
                 while block := stream.read(min(_BLOCK, left + 1)):
                     left -= len(block)
                     if left < 0:
                         raise _too_large(self._access.id, path, max_mb)
                     file.write(block)
+                if copied is not None:
+                    copied.count(file.tell())
             os.chmod(temporary, entry.mode & 0o777)
             os.replace(temporary, host)
-        finally:
-            temporary.unlink(missing_ok=True)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
         return []
 
     def _is_directory(self, path: str, user: str | None) -> bool:

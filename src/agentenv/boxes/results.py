@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentenv.errors import ProgramFailed, ProtocolError
+from agentenv.telemetry.text import printable
 
 _TAIL_LINES = 10
+_TAIL_BYTES, _LINE = 1 << 14, 500
 _SHELL_BASE = 128
+# Of what the kernel says of a file: the bits of each number, and whether it may be below zero.
+_NUMBERS = {"size": (63, False), "mode": (12, False), "uid": (32, False), "gid": (32, False), "mtime_ns": (95, True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +87,31 @@ class Completed:
         how = "its time was over" if self.timed_out else str(Ending(self.exit_code, self.signal))
         how += " (out of memory)" if self.oom_kills else ""
         text = f"{' '.join(self.command)[:200]!r}: expected exit status 0, got: {how}"
-        if lines := self.stderr.decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]:
-            text += "\n  the end of its standard error:\n" + "\n".join(f"    {line}" for line in lines)
+        said = printable(self.stderr[-_TAIL_BYTES:].decode("utf-8", "replace"))
+        if lines := said.splitlines()[-_TAIL_LINES:]:
+            cut = (line if len(line) <= _LINE else f"{line[: _LINE - 3]}..." for line in lines)
+            text += "\n  the end of its standard error:\n" + "\n".join(f"    {line}" for line in cut)
         raise ProgramFailed(text, exit_code=self.exit_code, signal=self.signal, timed_out=self.timed_out)
+
+
+@dataclass(slots=True)
+class Copied:
+    """What was copied into a sandbox or out of one, filled in on the way.
+
+    Attributes:
+        files: How many files; directories and links are none.
+        bytes: Their contents.
+        left_out: Names of what is neither file nor directory nor a link that stays within.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    left_out: list[str] = field(default_factory=list)
+
+    def count(self, size: int) -> None:
+        """One more file."""
+        self.files += 1
+        self.bytes += size
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +154,19 @@ def read_entry(line: bytes, path: str | None, sandbox: str) -> Entry:
     """
     told = read_object(line, sandbox)
     name = told.get("path") if path is None else path
-    numbers = [told.get(key) for key in ("size", "mode", "uid", "gid", "mtime_ns")]
+    numbers = [told.get(key) for key in _NUMBERS]
     target, kind = told.get("target"), told.get("kind")
     fits = isinstance(name, str) and isinstance(kind, str) and (target is None or isinstance(target, str))
-    if not fits or any(type(number) is not int for number in numbers):
+    if not fits or not all(map(_is_number, numbers, _NUMBERS.values())):
         raise ProtocolError(f"sandbox {sandbox!r}: expected what a file is, got {line[:200]!r}")
     size, mode, uid, gid, mtime_ns = (int(number) for number in numbers if number is not None)
     last = str(name).rstrip("/").rpartition("/")[2] or "/"
     return Entry(last, str(name), str(kind), size, mode, uid, gid, mtime_ns / 1e9, target)
+
+
+def _is_number(told: object, bounds: tuple[int, bool]) -> bool:
+    bits, signed = bounds
+    return type(told) is int and told.bit_length() <= bits and (signed or told >= 0)
 
 
 def read_object(data: bytes, sandbox: str) -> Mapping[str, Any]:

@@ -1,41 +1,58 @@
 """Directories as streams of a tar archive: made of what this host has, and laid out from what a sandbox sends.
 
 What a sandbox sends is hostile. So nothing in it is written through a link or outside of the target, no owner, device
-or special mode is taken over, and links come last, when there is nothing more to write through them.
+or special mode is taken over, links come last, when there is nothing more to write through them, and all that takes
+disk or memory of this host is counted.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import tarfile
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
+from agentenv.archives import Archive, DamagedArchive, Member
+from agentenv.boxes.results import Copied
 from agentenv.errors import ProtocolError
 
 _MOST_NAMES = 1_000_000
+# What is kept in memory until the end: links, modes of directories.
+_MOST_HELD = 256 << 20
+_MOST_TOLD = 5_000
 _BLOCK = 1 << 20
 _BUFFER = 1 << 18
-_LONGEST_HEADER = 1 << 20
-_OF_HEADERS = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
+# File systems give out space in blocks, and a directory takes one.
+_PAGE = 4096
+_NO_LINK = (errno.EMLINK, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-def pack(directory: Path, stream: IO[bytes]) -> None:
+def pack(directory: Path, stream: IO[bytes], copied: Copied | None = None) -> None:
     """Write a directory as an archive whose names begin in it.
+
+    Args:
+        directory: The directory.
+        stream: The archive.
+        copied: Is told of what goes in.
 
     Raises:
         OSError: Something in it cannot be read.
     """
+    told = copied or Copied()
+
+    def take(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        found = _anonymous(member)
+        if found is None:
+            told.left_out.append(member.name.removeprefix("./"))
+        elif not (found.isdir() or found.issym()):
+            told.count(found.size)
+        return found
+
     with tarfile.open(fileobj=stream, mode="w|", bufsize=_BUFFER, format=tarfile.PAX_FORMAT) as archive:
-        archive.add(f"{directory}/.", ".", filter=_anonymous)
+        archive.add(f"{directory}/.", ".", filter=take)
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -47,135 +64,193 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return member
 
 
-class _Member(tarfile.TarInfo):
-    """Headers are held in memory, whatever size they say they have."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        member = super().frombuf(buf, encoding, errors)
-        if member.size < 0 or (member.type in _OF_HEADERS and member.size > _LONGEST_HEADER):
-            raise tarfile.ReadError(f"a member of {member.size} bytes")
-        return member
-
-
-def lay_out(stream: IO[bytes], target: Path, *, most_bytes: int, sandbox: str) -> list[str]:
+def lay_out(
+    stream: IO[bytes], target: Path, *, most_bytes: int, sandbox: str, copied: Copied | None = None
+) -> list[str]:
     """Lay out an archive in a directory, made if missing.
 
     Args:
         stream: The archive.
         target: The directory.
-        most_bytes: Take no more than that.
+        most_bytes: Take no more of this host's disk than that, for contents in whole blocks, directories and names.
         sandbox: Named in errors.
+        copied: Is told of the files.
 
     Returns:
-        Names that were left out.
+        Names that were left out; after some thousand of them how many more.
 
     Raises:
         ProtocolError: It is no archive.
         OSError: It is too large, or the target cannot be written.
     """
     target.mkdir(parents=True, exist_ok=True)
-    return _Layout(target.resolve(), most_bytes, sandbox).take(stream)
+    return _Layout(target.resolve(), most_bytes, sandbox, copied or Copied()).take(stream)
 
 
 class _Layout:
-    def __init__(self, target: Path, most_bytes: int, sandbox: str) -> None:
+    def __init__(self, target: Path, most_bytes: int, sandbox: str, copied: Copied) -> None:
+        self._copied = copied
         self._target, self._left, self._most, self._sandbox = target, most_bytes, most_bytes, sandbox
         self._omitted: list[str] = []
-        self._links: list[tuple[Path, str]] = []
-        self._modes: list[tuple[Path, int]] = []
-        self._files: set[Path] = set()
-        self._names = 0
+        self._omitted_more = 0
+        self._links: list[tuple[str, str]] = []
+        self._modes: list[tuple[str, int]] = []
+        # Digests, since a million names could be gigabytes.
+        self._files: set[bytes] = set()
+        self._names = self._held = 0
 
     def take(self, stream: IO[bytes]) -> list[str]:
         try:
-            with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER, tarinfo=_Member) as archive:
-                for member in archive:
-                    self._put(archive, member)
-        except (tarfile.TarError, EOFError) as error:
+            archive = Archive(stream)
+            for member in archive:
+                self._charge(member.header_bytes)
+                if member.kind != "directory":  # those count where they are made
+                    self._count()
+                self._put(archive, member)
+        except DamagedArchive as error:
             raise ProtocolError(f"sandbox {self._sandbox!r}: what it sent is no whole archive: {error}") from error
-        for path, leads in self._links:
-            self._link(path, leads)
-        for path, mode in reversed(self._modes):
-            path.chmod(mode)
+        for name, leads in self._links:
+            self._link(name, leads)
+        for name, mode in reversed(self._modes):
+            self._at(name).chmod(mode)
+        if self._omitted_more:
+            self._omitted.append(f"... and {self._omitted_more:,} more")
         return self._omitted
 
-    def _put(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def _put(self, archive: Archive, member: Member) -> None:
+        name = _inside(member.name)
+        if name is None or (not name and member.kind != "directory"):
+            self._omit(member.name)
+        elif member.kind == "directory":
+            self._directory(name)
+            self._hold(name)
+            self._modes.append((name, member.mode & 0o777 | 0o700))
+        elif member.kind == "file":
+            self._file(archive, member, name)
+        elif member.kind == "hard link":
+            self._twin(member, name)
+        elif member.kind == "link":
+            self._hold(name, member.leads)
+            self._links.append((name, member.leads))
+        else:
+            self._omit(member.name)
+
+    def _at(self, name: str) -> Path:
+        return self._target / name
+
+    def _count(self) -> None:
         self._names += 1
         if self._names > _MOST_NAMES:
-            raise OSError(errno.EFBIG, f"sandbox {self._sandbox!r}: expected at most {_MOST_NAMES} files, got more")
-        path = self._place(member.name)
-        if path is None or (path == self._target and not member.isdir()):
-            self._omitted.append(member.name)
-        elif member.isdir():
-            self._directory(path)
-            self._modes.append((path, member.mode & 0o777 | 0o700))
-        elif member.isreg():
-            self._file(archive, member, path)
-        elif member.islnk():
-            source = self._place(member.linkname)
-            if source in self._files and source is not None:
-                self._clear(path)
-                shutil.copyfile(source, path, follow_symlinks=False)
-                self._files.add(path)
-            else:
-                self._omitted.append(member.name)
-        elif member.issym():
-            self._links.append((path, member.linkname))
+            raise self._too_large(f"at most {_MOST_NAMES:,} files and directories", "copy a part of it")
+
+    def _charge(self, size: int) -> None:
+        self._left -= size
+        self._want(0)
+
+    def _want(self, size: int) -> None:
+        if size > self._left:
+            raise self._too_large(f"at most {self._most >> 20} MiB", "raise max_mb, or copy a part of it")
+
+    def _hold(self, *names: str) -> None:
+        self._held += sum(len(os.fsencode(name)) + 100 for name in names)
+        if self._held > _MOST_HELD:
+            raise self._too_large(f"at most {_MOST_HELD >> 20} MiB of names of links", "copy a part of it")
+
+    def _too_large(self, expected: str, remedy: str) -> OSError:
+        return OSError(errno.EFBIG, f"sandbox {self._sandbox!r}: expected {expected}, got more; {remedy}")
+
+    def _omit(self, name: str) -> None:
+        if len(self._omitted) < _MOST_TOLD:
+            self._omitted.append(name)
         else:
-            self._omitted.append(member.name)
+            self._omitted_more += 1
 
-    def _place(self, name: str) -> Path | None:
-        """Where a name lies below the target; None where it does not."""
-        parts = [part for part in name.split("/") if part not in ("", ".")]
-        if name.startswith("/") or ".." in parts:
-            return None
-        return self._target.joinpath(*parts)
-
-    def _directory(self, path: Path) -> None:
+    def _directory(self, name: str) -> None:
         """Have a directory there, and none of the steps to it a link."""
         here = self._target
-        for part in path.relative_to(self._target).parts:
+        for part in name.split("/") if name else ():
             here = here / part
             if here.is_symlink():
                 raise OSError(errno.ELOOP, "expected a directory to copy into, got a link; copy to another place", here)
-            here.mkdir(exist_ok=True)
+            try:
+                here.mkdir()
+            except FileExistsError:
+                if not here.is_dir():
+                    raise
+            else:
+                self._charge(_PAGE)
+                self._count()
 
-    def _clear(self, path: Path) -> None:
-        self._directory(path.parent)
+    def _clear(self, name: str) -> Path:
+        self._directory(name.rpartition("/")[0])
+        path = self._at(name)
         if path.is_symlink() or path.exists():
             path.unlink()  # a directory in the way of a file is the user's to remove
+        return path
 
-    def _file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-        self._left -= member.size
-        if self._left < 0:
-            most = f"at most {self._most >> 20} MiB"
-            raise OSError(errno.EFBIG, f"sandbox {self._sandbox!r}: expected {most}, got more; raise max_mb")
-        content = archive.extractfile(member)
-        if content is None:
-            self._omitted.append(member.name)
-            return
-        self._clear(path)
-        with content, open(path, "xb") as file:
-            shutil.copyfileobj(content, file, _BLOCK)
+    def _file(self, archive: Archive, member: Member, name: str) -> None:
+        self._want(member.size)
+        path = self._clear(name)
+        with open(path, "xb") as file:
+            for piece in archive.content():
+                self._charge(len(piece))
+                file.write(piece)
+            self._charge(-member.size % _PAGE)
             os.fchmod(file.fileno(), member.mode & 0o777)
         os.utime(path, (member.mtime, member.mtime))
-        self._files.add(path)
+        self._copied.count(member.size)
+        self._files.add(_digest(name))
 
-    def _link(self, path: Path, leads: str) -> None:
-        if not self._stays(path, leads):
-            self._omitted.append(str(path.relative_to(self._target)))
+    def _twin(self, member: Member, name: str) -> None:
+        """A hard link, which takes no more space, to a file that this copy has made."""
+        source = _inside(member.leads)
+        if source is None or _digest(source) not in self._files:
+            self._omit(member.name)
             return
-        self._clear(path)
-        path.symlink_to(leads)
+        if source == name:
+            return
+        path = self._clear(name)
+        try:
+            os.link(self._at(source), path, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            self._copy(self._at(source), path)
+        self._copied.count(0)
+        self._files.add(_digest(name))
 
-    def _stays(self, path: Path, leads: str) -> bool:
-        """Whether a link leads to a place in the copy, whatever the other links are.
+    def _copy(self, source: Path, path: Path) -> None:
+        """Where a file has no more links, or none at all."""
+        with open(source, "rb") as old, open(path, "xb") as new:
+            found = os.fstat(old.fileno())
+            self._charge(found.st_size + -found.st_size % _PAGE)
+            shutil.copyfileobj(old, new, _BLOCK)
+            os.fchmod(new.fileno(), found.st_mode & 0o777)
+        os.utime(path, ns=(found.st_mtime_ns, found.st_mtime_ns))
 
-        Steps upwards count only at its beginning, where they are taken from a real directory: behind a name that is a
-        link itself they would lead from where that one leads.
-        """
-        parts = [part for part in leads.split("/") if part not in ("", ".")]
-        up = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
-        depth = len(path.parent.relative_to(self._target).parts)
-        return not leads.startswith("/") and up <= depth and ".." not in parts[up:]
+    def _link(self, name: str, leads: str) -> None:
+        if not _stays(name, leads):
+            self._omit(name)
+            return
+        self._clear(name).symlink_to(leads)
+
+
+def _inside(name: str) -> str | None:
+    """A name below the target, without empty parts; "" is the target itself, None what lies elsewhere."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    return None if name.startswith("/") or ".." in parts else "/".join(parts)
+
+
+def _stays(name: str, leads: str) -> bool:
+    """Whether a link leads to a place in the copy, whatever the other links are.
+
+    Steps upwards count only at its beginning, where they are taken from a real directory: behind a name that is a
+    link itself they would lead from where that one leads.
+    """
+    parts = [part for part in leads.split("/") if part not in ("", ".")]
+    up = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
+    return bool(leads) and not leads.startswith("/") and up <= name.count("/") and ".." not in parts[up:]
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(os.fsencode(name), digest_size=16).digest()

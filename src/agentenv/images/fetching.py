@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import hashlib
+import lzma
 import os
 import re
-import shutil
-import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
+from agentenv.archives import Archive, DamagedArchive
 from agentenv.errors import ProtocolError, RuntimeUnavailable
-from agentenv.images.files import digest_file
+from agentenv.images.blobs import decompressed
 from agentenv.images.inodes import EPOCH
-from agentenv.images.oci import OciImage, read_layout
+from agentenv.images.layers import Bounds
+from agentenv.images.oci import MAX_JSON, OciImage, read_layout
 from agentenv.images.programs import apt, find_program, need_program, run
 from agentenv.images.progress import Report
 
@@ -85,36 +91,75 @@ def open_archive(file: Path, blobs: Path, work: Path, report: Report) -> OciImag
     """Take the layers out of an OCI archive, as skopeo, buildah and newer ``docker save`` write them.
 
     Raises:
-        ProtocolError: It is no such archive.
+        ProtocolError: It is no such archive, or larger than any image may be.
     """
     layout = work / "layout"
     layout.mkdir()
+    bounds = Bounds()
     try:
-        with report.task(f"reading {file.name}"), tarfile.open(file, "r:*") as archive:
+        with report.task(f"reading {file.name}"), _plain(file) as stream:
+            archive = Archive(stream)
             for member in archive:
+                bounds.take(member.size)
                 name = member.name.removeprefix("./")
-                if not member.isreg() or not (name == "index.json" or _BLOB.fullmatch(name)):
+                if member.kind != "file" or not (name == "index.json" or _BLOB.fullmatch(name)):
                     continue
-                digest = name.rpartition("/")[2]
-                place = layout / name if name == "index.json" else blobs / "sha256" / digest
-                if place.exists():
-                    continue
-                content = archive.extractfile(member)
-                assert content is not None
-                with open(work / "new", "wb") as new:
-                    shutil.copyfileobj(content, new, 1 << 20)
-                # Others read from the same directory: nothing gets in under a name that is not its own.
-                if name != "index.json" and digest_file(work / "new") != digest:
-                    raise ProtocolError(f"expected a blob with digest {digest} in {file}, got another one")
-                os.replace(work / "new", place)
-    except (tarfile.TarError, EOFError) as error:
+                if name == "index.json":
+                    if member.size > MAX_JSON:
+                        most = f"an index.json of at most {MAX_JSON >> 20} MiB in {file}"
+                        raise ProtocolError(f"expected {most}, got {member.size:,} bytes")
+                    if not (layout / name).exists():
+                        _write(archive, layout / name)
+                else:
+                    _take_blob(archive, blobs / "sha256" / name.rpartition("/")[2], work / "new", file)
+    except (DamagedArchive, EOFError, lzma.LZMAError) as error:
         raise ProtocolError(f"expected an OCI archive, got {file}: {error}") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ProtocolError(f"expected an OCI archive, got {file}: {error}") from error  # as bz2 says it
     if not (layout / "index.json").exists():
         raise ProtocolError(
             f"expected an OCI archive with an index.json, got {file}"
             f"\n  remedy: skopeo copy docker-archive:{file.name} oci-archive:NEW.tar"
         )
     return read_layout(layout, blobs)
+
+
+def _take_blob(archive: Archive, place: Path, new: Path, file: Path) -> None:
+    if place.exists():
+        return
+    # Others read from the same directory: nothing gets in under a name that is not its own.
+    if _write(archive, new) != place.name:
+        raise ProtocolError(f"expected a blob with digest {place.name} in {file}, got another one")
+    os.replace(new, place)
+
+
+def _write(archive: Archive, place: Path) -> str:
+    """Write the content of an entry to a file; returns its SHA-256."""
+    found = hashlib.sha256()
+    with open(place, "wb") as new:
+        for piece in archive.content():
+            found.update(piece)
+            new.write(piece)
+    return found.hexdigest()
+
+
+@contextlib.contextmanager
+def _plain(file: Path) -> Iterator[IO[bytes]]:
+    """What a file holds; archives may be compressed as a whole."""
+    with open(file, "rb", buffering=0) as raw:
+        magic = raw.read(6)
+        raw.seek(0)
+        if magic == b"\xfd7zXZ\0":
+            with lzma.open(raw) as stream:
+                yield stream
+        elif magic.startswith(b"BZh"):
+            with bz2.open(raw) as stream:
+                yield stream
+        else:
+            with decompressed(raw) as stream:
+                yield stream
 
 
 def build_dockerfile(file: Path, work: Path, report: Report) -> Path:

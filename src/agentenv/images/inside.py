@@ -13,6 +13,8 @@ from agentenv.errors import ProtocolError
 
 _MOST_LINKS = 40
 _LONGEST = 4096
+# Whoever walks through a tree or removes it may do so by recursion.
+_DEEPEST = 256
 
 
 def parts_of(name: str) -> list[str]:
@@ -39,7 +41,7 @@ def resolve(root: Path, parts: list[str]) -> str:
         may be missing.
 
     Raises:
-        ProtocolError: Links go in a circle.
+        ProtocolError: Links go in a circle, or it is too deep.
     """
     done: list[str] = []
     pending = list(reversed(parts))
@@ -64,17 +66,22 @@ def resolve(root: Path, parts: list[str]) -> str:
         else:
             done.pop()
         pending.extend(reversed([piece for piece in target.split("/") if piece not in ("", ".")]))
+    if len(done) > _DEEPEST:
+        raise ProtocolError(f"expected a path of at most {_DEEPEST} parts, got {len(done)}: {'/'.join(done)[:200]!r}")
     return "/".join(done)
 
 
-def make_parents(root: Path, path: str) -> None:
+def make_parents(root: Path, path: str) -> int:
     """Make the directories above a resolved path; a file in the way is replaced.
 
     Args:
         root: The root file system.
         path: As ``resolve`` returned it.
+
+    Returns:
+        How many were made.
     """
-    place = root
+    place, made = root, 0
     for part in path.split("/")[:-1]:
         place = place / part
         try:
@@ -85,3 +92,5 @@ def make_parents(root: Path, path: str) -> None:
             pass
         place.mkdir()
         place.chmod(0o755)
+        made += 1
+    return made

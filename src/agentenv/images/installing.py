@@ -34,6 +34,8 @@ _KEPT = frozenset(
 )
 _VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _DIST = re.compile(r"(?P<name>[A-Za-z0-9._]+)-(?P<version>[A-Za-z0-9._+!]+)\.dist-info")
+# Program, version, packages; what they are comes from the image.
+_SAID = re.compile(r"/[^\0\n]*\n\d{1,3}\.\d{1,3}\.\d{1,3}\n/[^\0\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def find_python(tree: Tree, purpose: str, path: str | None = None) -> Python:
         path: The image's own PATH, if it has one.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none, or it is something else.
     """
     code = "import sys, sysconfig; print(sys.executable); print('%d.%d.%d' % sys.version_info[:3]); "
     code += "print(sysconfig.get_path('purelib'))"
@@ -75,8 +77,12 @@ def find_python(tree: Tree, purpose: str, path: str | None = None) -> Python:
         purpose="asking the image's Python about itself",
         variables={"PATH": path or DEFAULT_PATH},
     )
-    program, version, packages = said.text.splitlines()[-3:]
-    return Python(program, version, packages)
+    lines = said.text.splitlines()[-3:]
+    if len(lines) < 3 or not _SAID.fullmatch("\n".join(lines)) or ".." in lines[2].split("/"):
+        got = said.text[-200:]
+        message = f"expected its Python to say where it is, its version and where packages are, got {got!r}"
+        raise ConfigError([Problem("command line", purpose, message, "start from an image whose python3 is a Python")])
+    return Python(*lines)
 
 
 def pin(requirements: tuple[str, ...]) -> list[str]:

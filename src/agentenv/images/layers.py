@@ -8,14 +8,13 @@ removes it, ``.wh..wh..opq`` removes all that came from the layers below.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
-import stat
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
+from agentenv.archives import Archive, DamagedArchive, Member
 from agentenv.errors import ProtocolError
 from agentenv.images.files import remove_tree
 from agentenv.images.inside import make_parents, parts_of, resolve
@@ -24,7 +23,14 @@ from agentenv.images.trees import Meta, Tree, disk_mode, keeps
 MAX_BYTES = 64 << 30
 MAX_ENTRIES = 2_000_000
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
-_XATTR = "SCHILY.xattr."
+MAX_NAMES = 1 << 30
+# Beside its text, what keeping a name or an attribute takes.
+_NAME = 100
+# What lies in an entry alone, not in this host: names too long, links to nothing or to one file too often.
+_SENSELESS = {errno.EEXIST, errno.EINVAL, errno.EILSEQ, errno.EISDIR, errno.ELOOP}
+_SENSELESS |= {errno.EMLINK, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY}
+# An image's inodes have 32 bits for it, and what was made before 1970 is as old as that.
+_LATEST = (1 << 31) - 1
 
 
 @dataclass(slots=True)
@@ -34,23 +40,25 @@ class Bounds:
     Attributes:
         bytes_left: Of content.
         entries_left: Files, directories, links.
+        names_left: Bytes of names and attributes, which are kept in memory.
     """
 
     bytes_left: int = MAX_BYTES
     entries_left: int = MAX_ENTRIES
+    names_left: int = MAX_NAMES
 
-    def take(self, size: int) -> None:
-        """Count one entry.
+    def take(self, size: int = 0, *, entries: int = 1, names: int = 0) -> None:
+        """Count entries.
 
         Raises:
             ProtocolError: It is too much.
         """
         self.bytes_left -= size
-        self.entries_left -= 1
-        if self.bytes_left < 0 or self.entries_left < 0:
-            raise ProtocolError(
-                f"expected an image of at most {MAX_BYTES >> 30} GiB and {MAX_ENTRIES:,} files, got a larger one"
-            )
+        self.entries_left -= entries
+        self.names_left -= names
+        if self.bytes_left < 0 or self.entries_left < 0 or self.names_left < 0:
+            most = f"at most {MAX_BYTES >> 30} GiB and {MAX_ENTRIES:,} files with {MAX_NAMES >> 20} MiB of names"
+            raise ProtocolError(f"expected an image of {most}, got a larger one")
 
 
 @dataclass(slots=True)
@@ -76,15 +84,15 @@ class Layer:
             ResourceLimit: The disk is full.
         """
         try:
-            with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as archive:
-                for member in archive:
-                    self.bounds.take(member.size if member.isreg() else 0)
-                    with _named(member.name):
-                        self._enter(archive, member)
-        except (tarfile.TarError, EOFError, UnicodeError) as error:
+            archive = Archive(stream)
+            for member in archive:
+                self.bounds.take(member.size if member.kind == "file" else 0, names=_weight(member))
+                with _named(member.name):
+                    self._enter(archive, member)
+        except DamagedArchive as error:
             raise ProtocolError(f"expected a tar archive as layer, got a damaged one: {error}") from error
 
-    def _enter(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def _enter(self, archive: Archive, member: Member) -> None:
         parts = parts_of(member.name)
         if not parts:
             return
@@ -94,8 +102,8 @@ class Layer:
         path = resolve(self.tree.root, parts)
         if not path:
             return
-        self._clear(path, keep_directory=member.isdir())
-        make_parents(self.tree.root, path)
+        self._clear(path, keep_directory=member.kind == "directory")
+        self.bounds.take(entries=make_parents(self.tree.root, path), names=len(path))
         if self._create(archive, member, path):
             self._own.add(path)
 
@@ -136,64 +144,65 @@ class Layer:
         if not (keep_directory and place.is_dir() and not place.is_symlink()):
             self._remove(path)
 
-    def _create(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bool:
-        place = self.tree.root / path
-        if member.islnk():
+    def _create(self, archive: Archive, member: Member, path: str) -> bool:
+        place, kind = self.tree.root / path, member.kind
+        if kind == "hard link":
             return self._link(member, path)
-        mode = stat.S_IMODE(member.mode)
+        mode = member.mode
         device = None
-        on_disk = disk_mode(mode, directory=member.isdir())
-        if member.isdir():
+        on_disk = disk_mode(mode, directory=kind == "directory")
+        if kind == "directory":
             place.mkdir(exist_ok=True)
-        elif member.issym():
+        elif kind == "link":
             mode = on_disk = 0o777
-            os.symlink(member.linkname, place)
-        elif member.isreg():
-            content = archive.extractfile(member)
-            assert content is not None
+            os.symlink(member.leads, place)
+        elif kind == "file":
             with open(place, "xb") as file:
-                shutil.copyfileobj(content, file, 1 << 20)
-        elif member.isfifo():
+                for piece in archive.content():
+                    file.write(piece)
+        elif kind == "pipe":
             os.mkfifo(place)
-        elif member.ischr() or member.isblk():
-            device = ("c" if member.ischr() else "b", member.devmajor, member.devminor)
+        elif kind.endswith("device"):
+            device = (kind[0], *member.device)
         else:
             self.notes.append(f"/{path} is of a kind that tar calls {member.type!r} and was left out")
             return False
-        xattrs = {
-            key[len(_XATTR) :]: value.encode("utf-8", "surrogateescape")
-            for key, value in member.pax_headers.items()
-            if key.startswith(_XATTR) and keeps(key[len(_XATTR) :])
-        }
+        xattrs = {name: value for name, value in member.xattrs.items() if keeps(name)}
         if device is None:
-            if not member.issym():
+            if kind != "link":
                 place.chmod(on_disk)
-            if not member.isdir():
-                when = max(0, int(member.mtime))
+            if kind != "directory":
+                when = min(max(0, int(member.mtime)), _LATEST)
                 os.utime(place, (when, when), follow_symlinks=False)
         self.tree.note(path, Meta(mode, member.uid, member.gid, xattrs, device), on_disk)
         return True
 
-    def _link(self, member: tarfile.TarInfo, path: str) -> bool:
-        target = resolve(self.tree.root, parts_of(member.linkname))
+    def _link(self, member: Member, path: str) -> bool:
+        target = resolve(self.tree.root, parts_of(member.leads))
         place = self.tree.root / target
         if not target or not (place.is_symlink() or place.is_file() or place.is_fifo()):
             if target in self.tree.table:
                 self.tree.table[path] = self.tree.table[target]
                 return True
-            raise ProtocolError(
-                f"expected a hard link to a file of the image, got /{path} to {member.linkname[:200]!r}"
-            )
+            raise ProtocolError(f"expected a hard link to a file of the image, got /{path} to {member.leads[:200]!r}")
         os.link(place, self.tree.root / path, follow_symlinks=False)
         if target in self.tree.table:
             self.tree.table[path] = self.tree.table[target]
         return True
 
 
+def _weight(member: Member) -> int:
+    """What is kept of an entry in memory, while the tree is made and in its table."""
+    texts = (member.name, member.leads, *member.xattrs.keys())
+    return sum(len(text) + _NAME for text in texts) + sum(map(len, member.xattrs.values()))
+
+
 @contextlib.contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Say of an error of the file system which entry it was."""
+    """Say of an error of the file system which entry it was, where it is the entry's."""
     try:
         yield
-    except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+    except OSError as error:
+        if error.errno not in _SENSELESS:
+            raise
         raise ProtocolError(f"expected entries that fit together, got {name[:200]!r}: {error.strerror}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import platform
 import re
 from collections.abc import Mapping
@@ -14,12 +15,12 @@ from typing import Any
 
 from agentenv.errors import ProtocolError
 from agentenv.images.blobs import Blob, decompressed
-from agentenv.images.layers import Bounds, Layer
+from agentenv.images.layers import MAX_BYTES, Bounds, Layer
 from agentenv.images.progress import Report
 from agentenv.images.trees import Tree
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_MAX_JSON = 8 << 20
+MAX_JSON = 8 << 20
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 
@@ -71,8 +72,8 @@ def read_layout(layout: Path, blobs: Path) -> OciImage:
         ProtocolError: It is not an OCI layout, or a blob is not what its digest says.
     """
     try:
-        index = json.loads((layout / "index.json").read_bytes()[:_MAX_JSON])
-    except (OSError, ValueError) as error:
+        index = _parse(_read_small(layout / "index.json"), "index.json")
+    except OSError as error:
         raise ProtocolError(f"expected an OCI layout with an index.json, got: {error}") from error
     for _ in range(4):
         digest, media_type = _choose(index)
@@ -84,9 +85,8 @@ def read_layout(layout: Path, blobs: Path) -> OciImage:
     layers = []
     for layer in _list(index, "layers"):
         size = layer.get("size")
-        layers.append(
-            (_hex(layer.get("digest")), str(layer.get("mediaType", "")), size if isinstance(size, int) else 0)
-        )
+        known = size if isinstance(size, int) and 0 <= size <= MAX_BYTES else 0
+        layers.append((_hex(layer.get("digest")), str(layer.get("mediaType", "")), known))
     config = index.get("config")
     if not isinstance(config, dict):
         raise ProtocolError(f"expected a manifest with a config, got {config!r:.200}")
@@ -124,8 +124,8 @@ def _choose(index: Mapping[str, Any]) -> tuple[str, str]:
         architecture = chosen.get("architecture") if isinstance(chosen, dict) else None
         if architecture in (None, "", wanted):
             return _hex(entry.get("digest")), str(entry.get("mediaType", ""))
-        there.append(str(architecture))
-    raise ProtocolError(f"expected an image for {wanted}, got {', '.join(there) or 'none at all'}")
+        there.append(str(architecture)[:40])
+    raise ProtocolError(f"expected an image for {wanted}, got {', '.join(there[:20]) or 'none at all'}")
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
@@ -144,17 +144,30 @@ def _hex(digest: object) -> str:
 
 def _read_json(blobs: Path, digest: str) -> dict[str, Any]:
     try:
-        data = (blobs / "sha256" / digest).read_bytes()
+        data = _read_small(blobs / "sha256" / digest)
     except OSError as error:
         raise ProtocolError(f"expected the blob sha256:{digest}, and it is missing") from error
     if hashlib.sha256(data).hexdigest() != digest:
         raise ProtocolError(f"expected a blob with digest {digest}, got {hashlib.sha256(data).hexdigest()}")
+    return _parse(data, f"the blob sha256:{digest}")
+
+
+def _read_small(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = b"" if size > MAX_JSON else file.read(MAX_JSON + 1)
+    if max(size, len(data)) > MAX_JSON:
+        raise ProtocolError(f"expected at most {MAX_JSON >> 20} MiB of JSON in {path.name}, got {size:,} bytes")
+    return data
+
+
+def _parse(data: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(data) if len(data) <= _MAX_JSON else None
-    except (ValueError, RecursionError):
-        value = None
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"expected a JSON object in {where}, got: {error}") from error
     if not isinstance(value, dict):
-        raise ProtocolError(f"expected a JSON object in the blob sha256:{digest}")
+        raise ProtocolError(f"expected a JSON object in {where}, got {value!r:.200}")
     return value
 
 

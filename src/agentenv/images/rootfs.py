@@ -15,8 +15,10 @@ from agentenv.images import installing
 from agentenv.images.copying import Copier
 from agentenv.images.ext4 import make_ext4
 from agentenv.images.fetching import build_dockerfile, fetch_debian, fetch_oci, open_archive
+from agentenv.images.files import remove_tree
 from agentenv.images.image import FILE, KIND, Image, read_start, write_start
 from agentenv.images.inodes import EPOCH
+from agentenv.images.inside import make_parents, parts_of, resolve
 from agentenv.images.layers import Layer
 from agentenv.images.oci import OciImage, Start, unpack
 from agentenv.images.progress import LINES, Report
@@ -197,20 +199,35 @@ class _Build:
     def _project(self, tree: Tree, project: Path, start: Start) -> str:
         """Copy a project into a tree and make it importable; returns its digest."""
         python = installing.find_python(tree, "--project", start.env.get("PATH"))
-        home = f"opt/project/{project.name or 'project'}"
+        name = (project if project.name != ".." else project.resolve()).name or "project"
+        home = f"opt/project/{name}"
+        place = _clear(tree, home)
         copier = Copier("--project")
-        copier.copy(project, tree.root / home)
+        copier.copy(project, place)
         self._tell(copier.notes)
         lines = [f"/{home}"] + ([f"/{home}/src"] if (project / "src").is_dir() else [])
-        packages = tree.root / python.packages.lstrip("/")
-        packages.mkdir(parents=True, exist_ok=True)
-        pth = packages / f"project-{project.name or 'project'}.pth"
-        pth.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        pth = _clear(tree, f"{python.packages}/project-{name}.pth")
+        with open(pth, "x", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
         os.utime(pth, (EPOCH, EPOCH))
-        return key_of(home, digest_tree(tree.root / home))
+        return key_of(home, digest_tree(place))
 
     def _tell(self, notes: list[str]) -> None:
         for note in notes[:10]:
             self.report.say(note)
         if len(notes) > 10:
             self.report.say(f"... and {len(notes) - 10} more notes like these")
+
+
+def _clear(tree: Tree, name: str) -> Path:
+    """Where a path of the image lies on this disk, with nothing there and real directories above it.
+
+    The image's links lead within the image, not to what this host has under the same name.
+    """
+    path = resolve(tree.root, parts_of(name))
+    make_parents(tree.root, path)
+    place = tree.root / path
+    if os.path.lexists(place):
+        remove_tree(place)
+    tree.forget(path)
+    return place

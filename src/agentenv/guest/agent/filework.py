@@ -3,7 +3,8 @@
 A piece of work is plain data with an "op":
 
     read    "path", "offset" (0), "size" (to the end)        its bytes come on the standard output
-    write   "path", "mode" (None: as open makes it), "append", "parents"   its bytes are read from the standard input
+    write   "path", "mode" (None: as open makes it), "append", "parents", "mtime_ns" (None: now)   its bytes are read
+            from the standard input
     list    "path", "depth" (1)     one JSON object a line, sorted by name: "path" relative to it, and as ``stat`` says
     stat    "path", "follow" (true)  one JSON object: kind, size, mode, uid, gid, mtime_ns, target (of a link)
     mkdir   "path", "parents", "mode"
@@ -81,6 +82,8 @@ def _write(work: Mapping[str, Any], stdin: int, _stdout: int) -> None:
             _put(fd, block)
         if work.get("mode") is not None:
             os.fchmod(fd, work["mode"])
+        if work.get("mtime_ns") is not None:
+            os.utime(fd, ns=(work["mtime_ns"], work["mtime_ns"]))
     finally:
         os.close(fd)
 
