@@ -1,4 +1,4 @@
-"""What has to be on the disk before anybody may count on it, and a disk that is full, in words."""
+"""Where users' data lies on the disk, what has to be there before anybody may count on it, and a full disk in words."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ from pathlib import Path
 from agentenv.errors import ResourceLimit
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def data_directory() -> Path:
+    """Where agentenv keeps what cannot be made again.
+
+    ``$AGENTENV_DATA``, or "agentenv" in ``$XDG_DATA_HOME`` or ``~/.local/share``.
+    """
+    if chosen := os.environ.get("AGENTENV_DATA"):
+        return Path(chosen).expanduser().absolute()
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local/share").absolute() / "agentenv"
 
 
 def sync(path: Path) -> None:

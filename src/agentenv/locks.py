@@ -43,6 +43,39 @@ def take(path: Path, *, shared: bool = False, wait: bool = True, create: bool = 
     return fd
 
 
+def hold(path: Path, waiting: Callable[[], None] | None = None) -> int:
+    """Lock a file or a directory shared with others, so that whoever wants it alone to remove it does not get it.
+
+    Args:
+        path: What to lock. What it meant before and no longer means is not it: that was removed while we waited.
+        waiting: Called once if somebody has it alone now.
+
+    Returns:
+        A descriptor; until it is closed the lock is ours.
+
+    Raises:
+        FileNotFoundError: There is nothing of this name, or not any more.
+    """
+    while True:
+        fd = take(path, shared=True, wait=False)
+        if fd is None:
+            if waiting is not None:
+                waiting()
+            fd = take(path, shared=True)
+        assert fd is not None
+        if is_at(fd, path):
+            return fd
+        os.close(fd)  # removed meanwhile, and perhaps made again
+
+
+def is_at(fd: int, path: Path) -> bool:
+    """Whether what a descriptor refers to has this name still."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False, waiting: Callable[[], None] | None = None) -> Iterator[int]:
     """Hold a lock for a block.

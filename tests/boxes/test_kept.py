@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -141,8 +142,90 @@ def test_a_directory_of_somebody_else_is_refused(place: Path) -> None:
         kept.place()
 
 
-def test_without_a_runtime_directory_there_is_one_in_tmp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_runtime_directory_there_is_one_in_tmp_whatever_tmpdir_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert kept.place() == tmp_path / f"agentenv-{os.geteuid()}"
-    assert kept.place().stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    expected = Path(f"/tmp/agentenv-{os.geteuid()}")
+    before = expected.exists()
+    try:
+        assert kept.place() == expected
+        assert kept.place().stat().st_mode & 0o777 == 0o700
+    finally:
+        if not before:
+            expected.rmdir()
+    assert list(tmp_path.glob("agentenv-*")) == []
+
+
+def test_a_name_that_is_renewed_is_as_young_as_new(place: Path) -> None:
+    path = kept.claim("web")
+    with kept.listen("web"):
+        (place / "web.log").touch()
+        for one in place.iterdir():
+            os.utime(one, (1e9, 1e9))
+        assert kept.renew("web", path) == (path, True)
+        assert {one.name for one in place.iterdir() if one.stat().st_mtime > 1.1e9} == {
+            "web.json", "web.sock", "web.log", "lock",
+        }  # fmt: skip
+    kept.give_up("web", Owner.current())
+
+
+@pytest.mark.parametrize("gone", ["web.json", "web.sock", "."])
+def test_a_name_whose_files_are_gone_is_had_again(place: Path, gone: str) -> None:
+    path = kept.claim("web")
+    listener = kept.listen("web")
+    shutil.rmtree(place) if gone == "." else (place / gone).unlink()
+    assert kept.renew("web", path) == (path, False)
+    listener.close()
+    with kept.listen("web"), kept.dial("web"):
+        assert kept.find("web").owner == Owner.current()
+        assert kept.renew("web", path) == (path, True)
+    kept.give_up("web", Owner.current())
+
+
+def test_a_name_follows_the_runtime_directory(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes with its user's last session, and comes with the next one."""
+    before = kept.claim("web")
+    other = tmp_path / "other"
+    other.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))
+    now, there = kept.renew("web", before)
+    assert (now, there) == (other / "agentenv", False)
+    assert kept.find("web").owner == Owner.current()
+    assert [one.name for one in before.iterdir()] == ["lock"]
+    kept.give_up("web", Owner.current())
+
+
+def test_a_name_that_another_process_has_by_now_is_lost(keeper: subprocess.Popen[str], place: Path) -> None:
+    with pytest.raises(ConfigError, match=f"got 'other', which process {keeper.pid} keeps"):
+        kept.renew("other", place)
+    assert kept.find("other").owner.pid == keeper.pid
+
+
+def test_last_words_stay_until_they_are_not_wanted(keeper: subprocess.Popen[str], place: Path) -> None:
+    log = place / "other.log"
+    log.write_text("what went wrong\n")
+    assert kept.last_words() == {}  # it lives
+    keeper.kill()
+    keeper.wait()
+    assert kept.find_all() == []
+    assert kept.last_words() == {"other": log}
+    with pytest.raises(ConfigError, match=f"it ended on a fault, which {log} tells; agentenv sandbox rm other"):
+        kept.find("other")
+    kept.forget("other")
+    assert kept.last_words() == {}
+    for remove in (lambda: kept.claim("other"), kept.sweep):
+        log.write_text("what went wrong\n")
+        remove()
+        assert not log.exists()
+        kept.give_up("other", Owner.current())
+
+
+def test_words_are_for_those_that_ended_on_a_fault(place: Path) -> None:
+    for words, left in ((True, False), (False, True)):
+        kept.claim("web")
+        (place / "web.log").write_text("what went wrong\n")
+        kept.give_up("web", Owner.current(), words=words)
+        assert (place / "web.log").exists() is left

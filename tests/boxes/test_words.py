@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from agentenv.boxes.commands import make_spec, new_name, read_command, read_name
 from agentenv.boxes.failures import from_record, to_record
 from agentenv.boxes.plans import Plan
 from agentenv.boxes.results import Completed, Ending, read_entry
-from agentenv.boxes.status import read_ending
+from agentenv.boxes.status import died, read_ending
 from agentenv.errors import (
     Cause,
     CauseKind,
@@ -31,6 +33,7 @@ from agentenv.errors import (
     SnapshotUnknown,
     StepTimeout,
 )
+from agentenv.telemetry.text import printable
 
 CAUSE = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, "it is gone", signal=9, oom_kills=2)
 
@@ -78,6 +81,19 @@ def test_variables_that_cannot_be(variables: dict[str, str]) -> None:
         ({"vcpu_count": -1}, "vcpu_count"),
         ({"disk_mb": "64"}, "disk_mb"),
         ({"start_timeout_s": 0}, "start_timeout_s"),
+        ({"vcpu_count": math.nan}, "vcpu_count"),
+        ({"vcpu_count": math.inf}, "vcpu_count"),
+        ({"vcpu_count": True}, "vcpu_count"),
+        ({"start_timeout_s": math.inf}, "start_timeout_s"),
+        ({"image": 123}, "image"),
+        ({"image": ""}, "image"),
+        ({"image": b"i"}, "image"),
+        ({"kernel": ["k"]}, "kernel"),
+        ({"env": ["A=b"]}, "env"),
+        ({"env": {"A=b": "c"}}, "env.A=b"),
+        ({"settings": 3}, "settings"),
+        ({"runtime": "qemu", "settings": ["accelerator"]}, "settings"),
+        ({"network": "internet", "network_mbps": math.nan}, "network_mbps"),
         ({"name": "a b"}, "name"),
         ({"runtime": "qemu", "settings": {"accellerator": "tcg"}}, "settings.accellerator"),
         ({"runtime": "qemu", "settings": {"accelerator": "fast"}}, "settings.accelerator"),
@@ -96,6 +112,12 @@ def test_keywords_that_cannot_be_are_refused_before_anything_starts(keywords: di
     with pytest.raises(ConfigError) as caught:
         Sandbox.create(**keywords)  # type: ignore[arg-type]  # wrong on purpose
     assert [problem.path for problem in caught.value.problems] == [key]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_spec(image=3, name="a b", memory_mb=0, env={"": "x"}, network="yes")  # type: ignore[arg-type]
+    assert {problem.path for problem in caught.value.problems} == {"image", "name", "memory_mb", "env.", "network"}
 
 
 @pytest.mark.parametrize("runtime", ["bubblewrap", "process"])
@@ -163,6 +185,40 @@ def test_errors_of_files_are_the_builtins(number: object, kind: type[OSError]) -
     assert caught.value.errno == (number if kind is not OSError or number == errno.ENOSPC else errno.EIO)
 
 
+HOSTILE = "\x1b]0;title\x07\x1b[2Jwhy\r\x9b31m\u202e" + "x" * 3000
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, None])
+def test_what_an_error_of_the_machine_says_is_clean_and_short(number: int | None) -> None:
+    told = {"error": {"type": HOSTILE, "errno": number, "message": HOSTILE}}
+    with pytest.raises(OSError, match="why") as caught:
+        read_ending(json.dumps(told).encode(), "a")
+    text = str(caught.value)
+    assert printable(text) == text
+    assert "title" not in text
+    assert "\n" not in text
+    assert len(text) < 1200
+
+
+def test_why_a_machine_died_is_clean() -> None:
+    cause = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, "it said \x1b]0;title\x07\x1b[2Jbye")
+    error = died("a", cause)
+    assert "it said bye" in str(error)
+    assert "\x1b" not in f"{error} {error.cause.detail}"
+
+
+def test_the_end_of_stderr_is_clean_and_short() -> None:
+    stderr = f"first\n{'y' * 100_000}\n  indented {HOSTILE}\nlast".encode()
+    with pytest.raises(ProgramFailed) as caught:
+        Completed(("a",), 1, None, b"", stderr, False, False, 0.1).check()
+    text = str(caught.value)
+    assert printable(text) == text
+    assert "title" not in text
+    assert "\n      indented why\n" in text
+    assert text.endswith("\n    last")
+    assert max(map(len, text.splitlines())) <= 504
+
+
 LINES = b"".join(b"line %d\n" % number for number in range(13))
 FILE = {"path": "d/a", "kind": "file", "size": 5, "mode": 420, "uid": 1, "gid": 2, "mtime_ns": 1_500_000_000}
 
@@ -180,6 +236,32 @@ def test_entries() -> None:
 def test_entries_that_are_none(key: str, value: object) -> None:
     with pytest.raises(ProtocolError, match="expected what a file is"):
         read_entry(json.dumps({**FILE, key: value}).encode(), None, "a")
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [("size", -1), ("size", 1 << 63), ("mode", -1), ("mode", 1 << 12), ("uid", -1), ("gid", 1 << 32)]
+    + [(key, 10**400) for key in ("size", "mode", "uid", "gid", "mtime_ns")],
+)
+def test_numbers_that_no_file_has(key: str, number: int) -> None:
+    with pytest.raises(ProtocolError, match="expected what a file is"):
+        read_entry(json.dumps({**FILE, key: number}).encode(), None, "a")
+
+
+@given(st.dictionaries(st.sampled_from(sorted(FILE)), st.integers() | st.integers(10**40) | st.floats() | st.text()))
+def test_no_entry_is_another_error(changed: dict[str, object]) -> None:
+    with contextlib.suppress(ProtocolError):
+        read_entry(json.dumps({**FILE, **changed}).encode(), None, "a")
+
+
+@given(st.binary())
+def test_no_bytes_are_another_error(told: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        read_entry(told, None, "a")
+
+
+def test_entries_may_be_from_before_1970() -> None:
+    assert read_entry(json.dumps({**FILE, "mtime_ns": -1_500_000_000}).encode(), None, "a").mtime == -1.5
 
 
 def test_check_raises_for_anything_but_status_0_and_shows_the_end_of_stderr() -> None:

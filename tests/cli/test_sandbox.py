@@ -77,7 +77,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 @pytest.fixture(scope="module")
 def web(shell: Shell) -> str:
-    shell("create", "--name", "web", "--runtime", "qemu", "--memory-mb", "256", "--env", "GIVEN=a b")
+    given = ["--env", "GIVEN=a b", "--env", "TOKEN=only-inside"]
+    shell("create", "--name", "web", "--runtime", "qemu", "--memory-mb", "256", *given)
     return "web"
 
 
@@ -107,6 +108,14 @@ def test_a_sandbox_outlives_the_command_that_made_it(shell: Shell, web: str) -> 
     table = shell("ls").stdout.decode()
     assert table.splitlines()[0].split() == ["sandbox", "state", "runtime", "image", "MB", "network", "since", "from"]
     assert (shell.ground / "agentenv").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_variables_hold_is_on_no_command_line(shell: Shell, web: str) -> None:
+    assert shell("exec", web, "--", "sh", "-c", "echo $TOKEN").stdout == b"only-inside\n"
+    keeper = shell.keeper(web)
+    assert keeper.cmdline()[-1] == "web"  # for people
+    for one in (keeper, *keeper.children(recursive=True)):
+        assert "only-inside" not in " ".join(one.cmdline())
 
 
 def test_bytes_pass_untouched_and_so_does_the_exit_code(shell: Shell, web: str) -> None:
@@ -199,6 +208,30 @@ def test_cp_both_ways(shell: Shell, web: str, tmp_path: Path) -> None:
     assert b"FileNotFoundError" in shell("cp", "web:/nothing", str(tmp_path), code=1).stderr
     for wrong in (("a", "b"), ("web:/a", "web:/b")):
         assert b"expected NAME:PATH once" in shell("cp", *wrong, code=2).stderr
+
+
+def test_cp_says_what_it_did(shell: Shell, web: str, tmp_path: Path) -> None:
+    (tmp_path / "tree/sub").mkdir(parents=True)
+    (tmp_path / "tree/a").write_bytes(b"12345")
+    (tmp_path / "tree/sub/b").write_bytes(b"123")
+    (tmp_path / "tree/link").symlink_to("a")
+    os.mkfifo(tmp_path / "tree/pipe")
+    assert shell.json("cp", str(tmp_path / "tree"), "web:/srv/told") == {"files": 2, "bytes": 8, "left_out": ["pipe"]}
+    assert shell.json("cp", "web:/srv/told/a", str(tmp_path / "x")) == {"files": 1, "bytes": 5, "left_out": []}
+    shell("exec", web, "--", "sh", "-c", "mkfifo \"/srv/told/$(printf 'p\\033]0;title\\033\\\\\\033[2Jq')\"")
+    told = shell.json("cp", "web:/srv/told", str(tmp_path / "back"))
+    assert (told["files"], told["bytes"], told["left_out"]) == (2, 8, ["./p\x1b]0;title\x1b\\\x1b[2Jq"])
+    done = shell("cp", "web:/srv/told", str(tmp_path / "again"))
+    assert done.stdout == b""  # for scripts; on a terminal there is a line
+    assert b"left out, since no file" in done.stderr
+    assert b"./pq" in done.stderr
+    assert b"\x1b" not in done.stderr
+
+
+def test_what_the_machine_says_of_a_program_is_clean(shell: Shell, web: str) -> None:
+    done = shell("exec", web, "--cwd", "/\x1b]0;title\x07\x1b[2Jnowhere", "--", "true", code=127)
+    assert b"\x1b" not in done.stderr
+    assert b"nowhere" in done.stderr
 
 
 def test_pause_and_resume(shell: Shell, web: str) -> None:

@@ -99,6 +99,24 @@ def test_from_the_list_to_the_end(command: Run, line: tuple[Snapshot, Snapshot],
     assert command("ls").stdout.startswith("no snapshots")
 
 
+def test_what_variables_hold_is_not_shown(command: Run, store: SnapshotStore, tmp_path: Path) -> None:
+    plan = {"runtime": "qemu", "spec": {"id": "web", "variables": {"TOKEN": "only-inside", "B": ""}}}
+    directory = make(tmp_path / "1", FULL)
+    (directory / "sandbox.json").write_text(json.dumps({"files": {"variables": [["PASSWORD", "only-inside"]]}}))
+    store.add(directory, name="first", about={"sandbox": "web", "plan": plan})
+    shown = [command(*words).stdout for words in (("ls", "--json"), ("show", "first", "--json"), ("show", "first"))]
+    for text in shown:
+        assert "TOKEN" in text
+        assert "only-inside" not in text
+    record = json.loads(shown[1])
+    assert record["about"]["plan"] == {
+        "runtime": "qemu",
+        "spec": {"id": "web", "variables": {"TOKEN": None, "B": None}},
+    }
+    assert record["sandbox"]["files"]["variables"] == [["PASSWORD", None]]
+    assert store.find("first").about["plan"] == plan  # they are needed to bring it back
+
+
 def test_what_is_open_is_not_removed(command: Run, store: SnapshotStore, line: tuple[Snapshot, Snapshot]) -> None:
     with store.open("second"):
         refused = json.loads(command("rm", "second", "--json", code=1).stdout)

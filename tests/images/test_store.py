@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from agentenv import locks
 from agentenv.errors import ConfigError, ResourceLimit, RuntimeUnavailable
-from agentenv.images.collect import collect, remove_object
+from agentenv.images.collect import Needed, collect, remove_object
 from agentenv.images.files import digest_file, remove_tree
 from agentenv.images.progress import LINES
 from agentenv.images.steps import step
 from agentenv.images.store import Store, key_of
+from cli_watch import poll
 
 
 def put(store: Store, text: str) -> Path:
@@ -155,12 +157,79 @@ def test_what_is_held_by_another_process_stays(store: Store) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     assert collect(store, unused_for_s=-1).held == 1
-    assert remove_object(store, path.parent.name) == 0
+    assert remove_object(store, path.parent.name).freed_bytes == 0
     process.kill()
     process.communicate()
-    assert remove_object(store, path.parent.name) > 0
+    assert remove_object(store, path.parent.name).freed_bytes > 0
     with pytest.raises(FileNotFoundError):
         store.hold(path)
+
+
+def test_who_waits_for_what_is_removed_does_not_hold_it(store: Store) -> None:
+    path = put(store, "file")
+    found: list[object] = []
+
+    def hold() -> None:
+        try:
+            found.append(store.hold(path))
+        except FileNotFoundError as error:
+            found.append(error)
+
+    def is_awaited() -> bool:
+        inode = f":{path.stat().st_ino} "
+        return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+
+    fd = locks.take(path, wait=False)
+    assert fd is not None
+    waiter = threading.Thread(target=hold)
+    waiter.start()
+    poll(is_awaited, "somebody who waits for it")
+    os.rename(path.parent, store.root / "tmp/gone")
+    os.close(fd)
+    waiter.join(timeout=20)
+    assert isinstance(found[0], FileNotFoundError)
+
+
+def test_needs_and_names_are_asked_for_while_nobody_can_begin_or_end_a_use(store: Store) -> None:
+    """Whoever stores what needs an object holds it until then: asked earlier, they would not tell of it."""
+    stored, named, old = (put(store, text) for text in ("stored", "named", "old"))
+
+    def needed() -> Needed:
+        assert all(locks.take(path, shared=True, wait=False) is None for path in (stored, named, old))
+        store.name("image", "just-now", named.parent.name, {})
+        return Needed(frozenset({stored.parent.name}))
+
+    done = collect(store, needed=needed, unused_for_s=-1)
+    assert (done.removed, done.held, done.doubt) == (1, 0, "")
+    assert [path.exists() for path in (stored, named, old)] == [True, True, False]
+    assert remove_object(store, stored.parent.name, needed=lambda: Needed(frozenset({stored.parent.name}))).removed == 0
+    assert remove_object(store, stored.parent.name).removed == 1
+
+
+def test_in_doubt_no_object_is_removed_and_the_doubt_is_told(store: Store) -> None:
+    path = put(store, "one")
+    (store.blobs / "sha256/layer").write_text("fetched")
+    done = collect(store, needed=lambda: Needed(doubt="a reason"), unused_for_s=-1)
+    assert (done.removed, done.held, done.doubt) == (1, 1, "a reason")
+    assert path.exists()
+    done = remove_object(store, path.parent.name, needed=lambda: Needed(doubt="a reason"))
+    assert (done.removed, done.freed_bytes, done.doubt) == (0, 0, "a reason")
+    store.name("image", "mine", path.parent.name, {})
+    assert collect(store, needed=lambda: Needed(doubt="a reason"), unused_for_s=-1).doubt == "", "nothing stays for it"
+    assert store.forget("image", "mine")
+    assert collect(store, unused_for_s=-1).removed == 1
+
+
+def test_many_are_collected_at_once(store: Store) -> None:
+    paths = [put(store, str(number)) for number in range(40)]
+    for number in range(5):
+        (store.blobs / f"sha256/{number}").write_text("x")
+    fd = store.hold(paths[20])
+    done = collect(store, unused_for_s=-1)
+    os.close(fd)
+    assert (done.removed, done.held) == (44, 1)
+    assert [path for path in paths if path.exists()] == [paths[20]]
+    assert list((store.blobs / "sha256").iterdir()) == []
 
 
 def test_a_step_is_kept_used_and_collected(store: Store) -> None:
@@ -215,6 +284,25 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeUnavailable, match="AGENTENV_CACHE"):
         Store(tmp_path / "file/below")
+
+
+def test_what_is_in_a_directory_that_was_there_is_nobody_elses(tmp_path: Path) -> None:
+    root = tmp_path / "shared"
+    (root / "objects").mkdir(parents=True)
+    for path in (root, root / "objects"):
+        path.chmod(0o755)
+    (root / "theirs").mkdir(mode=0o755)
+    (root / "theirs").chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        store = Store(root)
+        put(store, "text")
+    finally:
+        os.umask(before)
+    assert root.stat().st_mode & 0o777 == 0o755, "it is not ours to change"
+    assert (root / "theirs").stat().st_mode & 0o777 == 0o755
+    ours = {path.name: path.stat().st_mode & 0o777 for path in root.iterdir() if path.name != "theirs"}
+    assert ours == dict.fromkeys(("objects", "keys", "names", "steps", "locks", "tmp", "oci"), 0o700)
 
 
 def test_a_tree_that_forbids_it_is_removed(tmp_path: Path) -> None:

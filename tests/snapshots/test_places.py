@@ -52,6 +52,20 @@ def test_who_waits_for_what_is_removed_does_not_hold_it(tmp_path: Path, again: b
         assert isinstance(found, FileNotFoundError)
 
 
+def test_what_cannot_be_taken_out_is_claimed_no_longer(tmp_path: Path) -> None:
+    places = Places(tmp_path / "store")
+    path = places.copies / "one"
+    path.mkdir()
+    before = os.listdir("/proc/self/fd")
+    fd = places.claim(path)
+    assert fd is not None
+    (places.tmp / f"gone-one-{os.getpid()}-{fd}").write_text("in the way")
+    with pytest.raises(NotADirectoryError):
+        places.take_out(path, fd)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    os.close(places.hold(path))
+
+
 def test_what_is_worked_on_is_not_swept_and_is_gone_afterwards(tmp_path: Path) -> None:
     places = Places(tmp_path / "store")
     with places.work() as one, places.work() as two:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agentenv import locks
 from agentenv.errors import ConfigError, RuntimeUnavailable, SnapshotError, SnapshotUnknown
 from agentenv.snapshots import adding, progress, whole
 from agentenv.snapshots.store import SnapshotStore
@@ -330,3 +331,17 @@ def test_a_place_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RuntimeUnavailable, match=r"(?s)expected to write the store of snapshots.*AGENTENV_DATA"):
         SnapshotStore(tmp_path / "file/store")
+
+
+def test_a_copy_that_cannot_be_kept_holds_nothing(store: SnapshotStore, tmp_path: Path) -> None:
+    made = store.add(make(tmp_path / "1", FULL))
+    ready = tmp_path / "ready"
+    ready.mkdir()
+    before = os.listdir("/proc/self/fd")
+    (store.root / "copies" / made.id).write_text("in the way")
+    with pytest.raises(NotADirectoryError):
+        whole.keep(store._shelf, made, ready)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    fd = locks.take(ready, wait=False)
+    assert fd is not None, "nobody has it"
+    os.close(fd)

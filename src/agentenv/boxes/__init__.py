@@ -4,5 +4,5 @@ access.py     what a sandbox is reached by; local.py in this process, remote.py 
 reach.py      what of the network one reaches
 ground.py     the runtime under one or several of them
 process.py, exchange.py, files.py, trees.py      what is done in one
-kept.py, keeper.py, launch.py      sandboxes that outlive the command that made them
+kept.py, keeper*.py, launch.py      sandboxes that outlive the command that made them
 """

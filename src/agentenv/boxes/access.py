@@ -11,6 +11,8 @@ from agentenv.sandbox.contract import Usage
 from agentenv.sandbox.workbench import Stdio, Task
 
 RUNNING, PAUSED, DIED, DESTROYED = "running", "paused", "died", "destroyed"
+UNKNOWN = "unknown"
+"""Of one whose keeper lives and cannot be understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +21,9 @@ class Description:
 
     Attributes:
         id: Its name.
-        state: "running", "paused", "died" or "destroyed".
-        cause: Why it died, in words; "" where it has not.
+        state: "running", "paused", "died" or "destroyed"; of one with a keeper also "starting", or "unknown" where that
+            does not answer in words we know.
+        cause: Why it died, or why nothing is known, in words; "" otherwise.
         runtime: What runs it.
         image: As it was asked for; "" for the usual one.
         memory_mb: Its RAM.

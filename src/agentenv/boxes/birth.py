@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -53,5 +54,8 @@ def bring_back(snapshot: Snapshot | str, name: str, report: Report = LINES) -> L
 
 
 def _bring_back(ground: Ground, plan: Plan) -> list[LocalAccess]:
-    with opened(plan.snapshot) as directory:
-        return hold(ground, [replace(plan.spec, origin=directory)], origin=plan.source, parent=plan.snapshot)
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(opened(plan.snapshot))
+        made = hold(ground, [replace(plan.spec, origin=directory)], origin=plan.source, parent=plan.snapshot)
+        made[0].keep_open(stack.pop_all())
+        return made

@@ -280,7 +280,7 @@ class Sandbox(FileWork):
 
     @property
     def state(self) -> str:
-        """ "running", "paused", "died" or "destroyed"."""
+        """ "running", "paused", "died" or "destroyed"; see ``Description``."""
         return self._access.describe().state
 
     def describe(self) -> Description:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentenv.boxes.reach import Setting, read_reach
@@ -64,6 +66,9 @@ def read_variables(variables: Mapping[str, str] | None) -> dict[str, str]:
     Raises:
         ConfigError: A name or a value cannot be one.
     """
+    if variables is not None and not isinstance(variables, Mapping):
+        what = f"expected names with their values, as in {{'NAME': 'value'}}, got {type(variables).__name__}"
+        raise ConfigError([Problem("keyword argument", "env", what)])
     problems = [
         Problem("keyword argument", f"env.{name}", f"expected a name without '=' and a text, got {value!r}")
         for name, value in (variables or {}).items()
@@ -97,21 +102,30 @@ def make_spec(
         ConfigError: A value cannot be used; has all of them.
     """
     problems: list[Problem] = []
-    numbers = {"memory_mb": (memory_mb, int), "disk_mb": (disk_mb, int)}
-    numbers |= {"vcpu_count": (vcpu_count, (int, float)), "start_timeout_s": (start_timeout_s, (int, float))}  # type: ignore[dict-item]  # kinds of numbers
-    for key, (value, kind) in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, kind) or value <= 0:
-            problems.append(Problem("keyword argument", key, f"expected a number above 0, got {value!r}"))
-    reach = None
-    try:
+    numbers: list[tuple[str, object, tuple[type, ...], str]] = [
+        ("memory_mb", memory_mb, (int,), "a whole number of MiB"),
+        ("disk_mb", disk_mb, (int,), "a whole number of MiB"),
+        ("vcpu_count", vcpu_count, (int, float), "a number"),
+        ("start_timeout_s", start_timeout_s, (int, float), "a number of seconds"),
+    ]
+    for key, value, kinds, what in numbers:
+        if type(value) not in kinds or not isinstance(value, int | float) or not 0 < value < math.inf:
+            problems.append(Problem("keyword argument", key, f"expected {what} above 0, got {value!r}"))
+    for key, text in (("image", image), ("kernel", kernel)):
+        if text is not None and (not isinstance(text, str) or not text or "\0" in text):
+            problems.append(Problem("keyword argument", key, f"expected a name or the path of a file, got {text!r}"))
+    reach, variables, called = None, {}, ""
+    with _gathering(problems):
         reach = read_reach(network, network_mbps)
-    except ConfigError as error:
-        problems += error.problems
+    with _gathering(problems):
+        variables = read_variables(env)
+    with _gathering(problems):
+        called = read_name(name) if name is not None else new_name()
     if problems:
         raise ConfigError(problems)
     return SandboxSpec(
-        read_name(name) if name is not None else new_name(),
-        variables=read_variables(env),
+        called,
+        variables=variables,
         memory_mb=memory_mb,
         vcpu_count=vcpu_count,
         disk_mb=disk_mb,
@@ -120,6 +134,14 @@ def make_spec(
         image=image,
         start_timeout_s=start_timeout_s,
     )
+
+
+@contextlib.contextmanager
+def _gathering(problems: list[Problem]) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        problems += error.problems
 
 
 def new_names(count: int, stem: str | None, default: str) -> list[str]:

@@ -120,6 +120,9 @@ def open_ground(
     Raises:
         RuntimeUnavailable: It does not work here, none does, or its sandboxes are not for work by hand.
     """
+    if settings is not None and not isinstance(settings, Mapping):
+        what = f"expected a table, as in {{'accelerator': 'tcg'}}, got {settings!r}"
+        raise ConfigError([Problem("keyword argument", "settings", what)])
     if runtime is not None and runtime != "auto":
         if REGISTRY[choose(runtime, None)].isolation != "vm":
             raise RuntimeUnavailable(*refusal(runtime))

@@ -2,17 +2,21 @@
 
 Requests are JSON messages with an "op", with descriptors where a program is started, from processes of the same user;
 each is answered by one message. A connection that asked for a copy of the sandbox has it as long as it is open.
+
+The machine ends with this process. So want of descriptors, threads or memory is borne: whoever asks then waits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -20,7 +24,7 @@ from typing import Any
 from agentenv.boxes.copies import copying_ground
 from agentenv.boxes.failures import to_record
 from agentenv.boxes.local import LocalAccess
-from agentenv.errors import AgentEnvError, ProtocolError
+from agentenv.errors import AgentEnvError, ConfigError, ProtocolError, ResourceLimit
 from agentenv.guest.control import ControlClosed, receive_message, send_message
 from agentenv.sandbox.workbench import Stdio, Task
 
@@ -28,21 +32,33 @@ logger = logging.getLogger("agentenv.boxes")
 
 _ENDS = ("stdin", "stdout", "stderr", "status")
 _CREDENTIALS = struct.Struct("3i")
+_PAUSE_S = 0.2
+# What cleans up after ten days, or one, does not find anything older than that.
+_RENEW_S = 600.0
 Answer = dict[str, Any]
 
 
 class Keeper:
     """Serves one sandbox."""
 
-    def __init__(self, access: LocalAccess, listener: socket.socket, give_up: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        access: LocalAccess,
+        listener: socket.socket,
+        give_up: Callable[[], None],
+        renew: Callable[[], socket.socket | None],
+    ) -> None:
         """Answer at a socket.
 
         Args:
             access: The sandbox.
             listener: The socket.
             give_up: Removes the name.
+            renew: Called now and then, so that the name stays; returns another socket where this one is not found any
+                more. A ``ConfigError`` of it says that the name is another's.
         """
-        self._access, self._listener, self._give_up = access, listener, give_up
+        self._access, self._listener, self._give_up, self._renew = access, listener, give_up, renew
+        self._bearing = False
         self._wake, self._stop = socket.socketpair()
         self._handlers: Mapping[str, Callable[[Mapping[str, Any], Sequence[int]], Answer]] = {
             "describe": lambda _request, _fds: {"description": access.describe().to_json()},
@@ -59,14 +75,65 @@ class Keeper:
         }
 
     def serve(self) -> None:
-        """Answer until the sandbox is to be destroyed."""
-        poller = select.poll()
-        poller.register(self._listener, select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
-        while self._wake.fileno() not in {fd for fd, _ in poller.poll()}:
+        """Answer until the sandbox is to be destroyed, or its name is another's."""
+        due = time.monotonic() + _RENEW_S
+        while True:
+            poller = select.poll()
+            poller.register(self._listener, select.POLLIN)
+            poller.register(self._wake, select.POLLIN)
+            ready = {fd for fd, _ in poller.poll(max(0.0, due - time.monotonic()) * 1000)}
+            if self._wake.fileno() in ready:
+                return
+            if self._listener.fileno() in ready:
+                self._admit()
+            if time.monotonic() >= due:
+                due = time.monotonic() + _RENEW_S
+                if not self._stay():
+                    return
+
+    def _admit(self) -> None:
+        """Have a thread attend to whoever asks."""
+        try:
             connection, _ = self._listener.accept()
+        except OSError as error:
+            self._bear(error)
+            return
+        while True:
             # A connection that is never used holds up nobody, and not the end of this process either.
-            threading.Thread(target=self._attend, args=(connection,), name="agentenv-keeper", daemon=True).start()
+            thread = threading.Thread(target=self._attend, args=(connection,), name="agentenv-keeper", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # "can't start new thread"
+                if not self._bear(error):
+                    continue
+                connection.close()
+            else:
+                self._bearing = False
+            return
+
+    def _bear(self, error: Exception) -> bool:
+        """Wait a little for what is short; returns whether the end has come meanwhile."""
+        if not self._bearing:
+            logger.error("sandbox %r: a request waits, since its keeper lacks something: %s", self._access.id, error)
+        self._bearing = True
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
+        return bool(poller.poll(_PAUSE_S * 1000))
+
+    def _stay(self) -> bool:
+        """Keep the name; returns whether it is still ours."""
+        try:
+            listener = self._renew()
+        except ConfigError as error:
+            logger.error("sandbox %r ends, for nobody reaches it any more: %s", self._access.id, error)
+            return False
+        except (AgentEnvError, OSError) as error:
+            logger.error("sandbox %r: its name cannot be kept now, and may be lost: %s", self._access.id, error)
+            return True
+        if listener is not None:
+            self._listener.close()
+            self._listener = listener
+        return True
 
     def close(self) -> None:
         """Let go of the sockets."""
@@ -84,9 +151,11 @@ class Keeper:
                 finally:
                     for fd in fds:
                         os.close(fd)
-                send_message(connection, reply)
-                if request.get("op") == "destroy" and "error" not in reply:
-                    self._stop.send(b"x")
+                try:
+                    send_message(connection, reply)
+                finally:  # also where whoever asked did not wait
+                    if request.get("op") == "destroy" and "error" not in reply:
+                        self._stop.send(b"x")
 
     def _answer(self, request: Mapping[str, Any], fds: Sequence[int], held: contextlib.ExitStack) -> Answer:
         try:
@@ -109,6 +178,9 @@ class Keeper:
             return {"error": to_record(error)}
 
     def _start(self, request: Mapping[str, Any], fds: Sequence[int]) -> Answer:
+        if len(fds) != len(request["ends"]):  # the kernel drops those there is no room for
+            what = f"expected room for {len(request['ends'])} descriptors in the keeper, got {len(fds)}"
+            raise ResourceLimit(errno.EMFILE, f"{what}; run fewer programs at once")
         given = dict(zip(request["ends"], fds, strict=True))
         told = dict(request["task"])
         terminal = told.get("terminal")

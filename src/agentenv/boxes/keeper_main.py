@@ -1,15 +1,18 @@
 """The process that keeps a sandbox: in a session of its own, without a terminal, until the sandbox is destroyed.
 
 Until it answers, whoever started it listens on a pipe: JSON lines with "say" for what takes long, then one with "ready"
-or "error". When nobody listens there any more before that, it gives up and leaves nothing.
+or "error". When nobody listens there any more before that, it gives up and leaves nothing. Afterwards what goes wrong
+is in the log beside its record.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
+import resource
 import select
 import signal
 import socket
@@ -17,10 +20,15 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 _BLOCK_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# A program takes five while it runs. Beyond this, threads are what is short; and some programs look at every number.
+_DESCRIPTORS = 1 << 16
+
+logger = logging.getLogger("agentenv.boxes")
 
 
 class _Stopped(BaseException):
@@ -95,28 +103,61 @@ def _keep(config: Mapping[str, Any], words: Words, over: socket.socket) -> None:
     from agentenv.boxes.birth import create
     from agentenv.boxes.failures import to_record
     from agentenv.boxes.keeper import Keeper
+    from agentenv.boxes.keeper_log import KeeperLog
     from agentenv.boxes.plans import Plan
     from agentenv.fleet.owner import Owner
 
-    logging.getLogger("agentenv").addHandler(_Log(words))
-    logging.getLogger("agentenv").setLevel(logging.INFO)
+    ours, telling = logging.getLogger("agentenv"), _Log(words)
+    ours.addHandler(telling)
+    ours.setLevel(logging.INFO)
     plan = Plan.from_record(config["plan"])
     name, me = plan.spec.id, Owner.current()
+    fault, where = False, Path("/")
+
+    def end() -> None:
+        nonlocal fault
+        try:
+            access.destroy()
+        except Exception:
+            fault = True
+            logger.exception("sandbox %r could not be ended in order", name)
+
+    def renew() -> socket.socket | None:
+        nonlocal where
+        where, there = kept.renew(name, where)
+        log.follow(where / f"{name}.log")
+        return None if there else kept.listen(name)
+
     with contextlib.ExitStack() as stack:
         try:
-            kept.claim(name)
-            stack.callback(kept.give_up, name, me)
+            where = kept.claim(name)
+            stack.callback(lambda: kept.give_up(name, me, words=not fault))
             (access,) = create([plan], words)
-            stack.callback(access.destroy)
-            keeper = Keeper(access, kept.listen(name), lambda: kept.give_up(name, me))
+            stack.callback(end)
+            keeper = Keeper(access, kept.listen(name), lambda: kept.give_up(name, me), renew)
             stack.callback(keeper.close)
+            log = KeeperLog(where / f"{name}.log")
         except Exception as error:
             words.tell(error=to_record(error))
             return
+        ours.removeHandler(telling)
+        ours.addHandler(log)
+        faulthandler.enable()
         over.send(b"x")  # from here on it goes on by itself
         words.tell(ready=True)
         words.close()
-        keeper.serve()
+        try:
+            keeper.serve()
+        except Exception:
+            fault = True
+            logger.exception("the keeper of sandbox %r ends on a fault, and the machine with it", name)
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager
@@ -142,14 +183,18 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
     raise _Stopped
 
 
-def enter(text: str) -> None:
+def enter(config: Mapping[str, Any]) -> None:
     """Leave whoever started this alone, and keep what it asked for.
 
     Args:
-        text: The configuration, as JSON.
+        config: See ``main``.
     """
     os.setsid()
     os.chdir("/")
     os.umask(0o077)
-    main(json.loads(text))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # in place of the pipe on which the configuration came
+    os.close(null)
+    _raise_descriptor_limit()
+    main(config)
     sys.exit(0)

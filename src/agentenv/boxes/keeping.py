@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from agentenv.boxes.plans import Plan
 from agentenv.errors import SnapshotError, SnapshotUnknown
-from agentenv.sandbox.runtimes._runid import is_run_id, new_run_id, run_is_alive
+from agentenv.sandbox.taking import taking_ground
 from agentenv.sandbox.workbench import Workbench
 from agentenv.snapshots.manifest import Snapshot
 from agentenv.snapshots.store import SnapshotStore
 
 _PLAN = "plan"
-_TAKING = "taking"
 
 
 def keep(bench: Workbench, plan: Plan, *, name: str | None, replace: bool) -> str:
     """Make a sandbox a snapshot and store it; returns the snapshot's id.
+
+    What can be seen to be wrong is said before the machine stands still.
 
     Args:
         bench: Of the sandbox.
@@ -29,10 +28,12 @@ def keep(bench: Workbench, plan: Plan, *, name: str | None, replace: bool) -> st
 
     Raises:
         ResourceLimit, OSError: There is no room.
+        ConfigError: The name cannot be one.
         SnapshotError: The name is taken.
     """
     store = SnapshotStore.default()
-    with _taking(store) as directory:
+    store.expect_name(name, replace=replace)
+    with taking_ground(store.root.parent) as directory:
         bench.snapshot(directory)
         about = {"sandbox": plan.spec.id, _PLAN: plan.to_record()}
         parent = _still_there(store, plan.parent)
@@ -67,22 +68,6 @@ def plan_of(snapshot: Snapshot, name: str) -> Plan:
         ) from error
     source = f"snapshot {snapshot.name or snapshot.id[:12]}"
     return Plan(plan.runtime, plan.settings, plan.named(name).spec, snapshot.id, source, snapshot.id)
-
-
-@contextlib.contextmanager
-def _taking(store: SnapshotStore) -> Iterator[Path]:
-    """An empty directory on the disk of the store, gone after the block; those of dead processes go now."""
-    there = store.root.with_name(_TAKING)
-    there.mkdir(mode=0o700, exist_ok=True)
-    for left in there.iterdir():
-        if is_run_id(left.name) and not run_is_alive(left.name):
-            shutil.rmtree(left, ignore_errors=True)
-    directory = there / new_run_id()
-    directory.mkdir(mode=0o700)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _still_there(store: SnapshotStore, parent: str | None) -> str | None:

@@ -1,10 +1,12 @@
-"""Where sandboxes that outlive their command are found: one directory of the user's, a record and a socket for each.
+"""Where sandboxes that outlive their command are found: one directory of the user's, with some files for each.
 
     NAME.json    who keeps it: a process, named so that no other one can be taken for it
     NAME.sock    where that process answers
+    NAME.log     what went wrong in that process; empty as a rule
     lock         held by whoever changes what there is
 
-What a killed keeper leaves is removed by whoever sees it next. The directory is its owner's alone, and refused if not.
+What a killed keeper leaves is removed by whoever sees it next; its log stays, if anything is in it, until ``forget``,
+the next sandbox of the name, or ``sweep``. The directory is its owner's alone, and refused if not.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import json
 import os
 import socket
 import stat
-import tempfile
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,9 @@ from agentenv.fleet.owner import Owner
 
 _MOST_BYTES = 1 << 16
 _BACKLOG = 64
+# Not TMPDIR: shells that differ in it see the same sandboxes.
+_WITHOUT = Path("/tmp")
+_TIME = struct.Struct("@ll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ def place() -> Path:
     if base and os.path.isabs(base) and os.path.isdir(base):
         path = Path(base) / "agentenv"
     else:
-        path = Path(tempfile.gettempdir()) / f"agentenv-{os.geteuid()}"
+        path = _WITHOUT / f"agentenv-{os.geteuid()}"
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -77,30 +82,64 @@ def _changing(path: Path) -> Iterator[None]:
         yield
 
 
-def claim(name: str) -> None:
-    """Have a name for this process, from now until ``give_up``.
+def claim(name: str) -> Path:
+    """Have a name for this process, from now until ``give_up``; returns where.
 
     Raises:
         ConfigError: Another process has it.
     """
     path = place()
     with _changing(path):
+        _expect_nobody(name, _owner(path, name))
+        _write(path, name)
+    return path
+
+
+def renew(name: str, before: Path) -> tuple[Path, bool]:
+    """See to it that a name of this process is still found.
+
+    What cleans up directories for temporary files goes by times; a runtime directory goes with its user's last session.
+
+    Args:
+        name: The name.
+        before: Where it was found.
+
+    Returns:
+        Where it is found now, and whether its socket is still there; if not, ``listen`` anew.
+
+    Raises:
+        ConfigError: Another process has the name by now.
+    """
+    me, path = Owner.current(), place()
+    with _changing(path):
         owner = _owner(path, name)
-        if owner is not None:
-            what = f"expected a name that no sandbox has, got {name!r}, which process {owner.pid} keeps"
-            hint = f"agentenv sandbox rm {name}, or choose another"
-            raise ConfigError([Problem("command line", "name", what, hint)])
-        _remove(path, name)
-        record = json.dumps({"name": name, "owner": Owner.current().as_record()})
-        (path / f"{name}.json").write_text(record + "\n", encoding="utf-8")
+        there = owner == me and (path / f"{name}.sock").exists()
+        if not there:
+            _expect_nobody(name, None if owner == me else owner)
+            _write(path, name)
+        for one in (f"{name}.json", f"{name}.sock", f"{name}.log", "lock"):
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(path / one)
+    if path != before and before.is_dir():
+        _give_up(before, name, me, True)
+    return path, there
 
 
-def give_up(name: str, owner: Owner) -> None:
-    """Remove what belongs to a name, if that process has it. Idempotent."""
-    path = place()
+def give_up(name: str, owner: Owner, *, words: bool = True) -> None:
+    """Remove what belongs to a name, if that process has it. Idempotent.
+
+    Args:
+        name: The name.
+        owner: The process.
+        words: Whether its log goes too if something is in it.
+    """
+    _give_up(place(), name, owner, words)
+
+
+def _give_up(path: Path, name: str, owner: Owner, words: bool) -> None:
     with _changing(path):
         if _read(path / f"{name}.json") == owner:
-            _remove(path, name)
+            _remove(path, name, words)
 
 
 def listen(name: str) -> socket.socket:
@@ -116,15 +155,24 @@ def listen(name: str) -> socket.socket:
         return listener
 
 
-def dial(name: str) -> socket.socket:
+def dial(name: str, timeout_s: float | None = None) -> socket.socket:
     """A connection to a keeper.
 
+    Args:
+        name: Of its sandbox.
+        timeout_s: How long to wait where others are waiting already; None for as long as it takes.
+
     Raises:
+        BlockingIOError: So many wait there already, and it takes none of them.
         OSError: Nobody answers there.
     """
     with _reaching(name) as address:
         caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
+            if timeout_s is not None:
+                # A timeout of Python's makes it non-blocking, and then a full queue is an error at once.
+                waiting = _TIME.pack(int(timeout_s), max(1, int(timeout_s % 1 * 1e6)))
+                caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, waiting)
             caller.connect(address)
         except BaseException:
             caller.close()
@@ -136,38 +184,76 @@ def find(name: str) -> Kept:
     """The keeper of a name.
 
     Raises:
-        ConfigError: There is none; has the nearest name.
+        ConfigError: There is none; has the nearest name, or where its last words are.
     """
     there = {one.name: one for one in find_all()}
     if name in there:
         return there[name]
     known = f"the sandboxes here are {', '.join(there)}" if there else "there are none: agentenv sandbox create"
     hint = suggest_value(name, there) or known
+    if (log := last_words().get(name)) is not None:
+        hint = f"it ended on a fault, which {log} tells; agentenv sandbox rm {name} removes that"
     raise ConfigError([Problem("command line", "NAME", f"expected the name of a sandbox, got {name!r}", hint)])
 
 
 def find_all() -> list[Kept]:
-    """All that have a living keeper, by name; what is left of the others is removed."""
+    """All that have a living keeper, by name; what is left of the others is removed, but for their last words."""
     path = place()
     found = []
     with _changing(path):
         for name in sorted(one.stem for one in path.glob("*.json")):
             owner = _owner(path, name)
             if owner is None:
-                _remove(path, name)
+                _remove(path, name, False)
             else:
                 found.append(Kept(name, owner))
     return found
 
 
-def sweep() -> tuple[str, ...]:
-    """Remove what killed keepers left; returns the names of their sandboxes."""
+def log_of(name: str) -> Path:
+    """Where the keeper of a name says what went wrong."""
+    return place() / f"{name}.log"
+
+
+def last_words() -> dict[str, Path]:
+    """By the name of the sandbox, the logs of keepers that have ended on a fault."""
     path = place()
     with _changing(path):
-        stale = [one.stem for one in sorted(path.glob("*.json")) if _owner(path, one.stem) is None]
+        found = [one for one in sorted(path.glob("*.log")) if _owner(path, one.stem) is None and one.stat().st_size]
+    return {one.stem: one for one in found}
+
+
+def forget(name: str) -> None:
+    """Remove the last words of a keeper that is gone. Idempotent."""
+    path = place()
+    with _changing(path):
+        if _owner(path, name) is None:
+            _remove(path, name, True)
+
+
+def sweep() -> tuple[str, ...]:
+    """Remove what killed keepers left, with their last words; returns the names of their sandboxes."""
+    path = place()
+    with _changing(path):
+        names = sorted({one.stem for ending in ("json", "log") for one in path.glob(f"*.{ending}")})
+        stale = [name for name in names if _owner(path, name) is None]
         for name in stale:
-            _remove(path, name)
+            _remove(path, name, True)
     return tuple(stale)
+
+
+def _expect_nobody(name: str, owner: Owner | None) -> None:
+    if owner is not None:
+        what = f"expected a name that no sandbox has, got {name!r}, which process {owner.pid} keeps"
+        hint = f"agentenv sandbox rm {name}, or choose another"
+        raise ConfigError([Problem("command line", "name", what, hint)])
+
+
+def _write(path: Path, name: str) -> None:
+    """A record of this process, and nothing of another one."""
+    _remove(path, name, True)
+    record = json.dumps({"name": name, "owner": Owner.current().as_record()})
+    (path / f"{name}.json").write_text(record + "\n", encoding="utf-8")
 
 
 def _owner(path: Path, name: str) -> Owner | None:
@@ -185,9 +271,13 @@ def _read(record: Path) -> Owner | None:
     return Owner.from_record(found.get("owner")) if isinstance(found, dict) else None
 
 
-def _remove(path: Path, name: str) -> None:
+def _remove(path: Path, name: str, words: bool) -> None:
     for ending in ("json", "sock"):
         (path / f"{name}.{ending}").unlink(missing_ok=True)
+    log = path / f"{name}.log"
+    with contextlib.suppress(FileNotFoundError):
+        if words or not log.stat().st_size:
+            log.unlink()
 
 
 @contextlib.contextmanager

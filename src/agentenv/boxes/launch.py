@@ -23,10 +23,11 @@ from agentenv.errors import RuntimeUnavailable
 from agentenv.images.progress import LINES, Report
 from agentenv.sandbox.sweep import sweep
 
-# It is no child of the process that asks for it: that one would have to wait for it.
+# It is no child of the process that asks for it: that one would have to wait for it. What it keeps has variables, and
+# words of a command line are for everybody to see.
 _BOOTSTRAP = (
-    "import os, sys, json; os.fork() and os._exit(0); c = json.loads(sys.argv[1]); sys.path[:] = c['path'];"
-    " from agentenv.boxes.keeper_main import enter; enter(sys.argv[1])"
+    "import os, sys, json; c = json.loads(sys.stdin.buffer.read()); os.fork() and os._exit(0); sys.path[:] = c['path'];"
+    " from agentenv.boxes.keeper_main import enter; enter(c)"
 )
 _END_S = 30.0
 _TAIL = 4000
@@ -50,8 +51,8 @@ class _Starting:
         }
         try:
             subprocess.run(
-                [sys.executable, "-s", "-P", "-c", _BOOTSTRAP, json.dumps(config)],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-s", "-P", "-c", _BOOTSTRAP, self.name],  # the name is for people
+                input=json.dumps(config).encode(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
                 pass_fds=(writer,),
@@ -105,7 +106,7 @@ class _Starting:
                     sweep()
             finally:
                 os.close(pidfd)
-        kept.sweep()
+        kept.find_all()  # removes what is left of it
 
     def close(self) -> None:
         """Stop listening."""

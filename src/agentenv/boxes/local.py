@@ -24,6 +24,7 @@ from agentenv.errors import Cause, CauseKind, ClosedError, Owner, RuntimeUnavail
 from agentenv.sandbox import contract
 from agentenv.sandbox.network import write_network
 from agentenv.sandbox.workbench import Stdio, Task, Workbench
+from agentenv.telemetry.text import one_line, printable
 
 _GONE_S = 5.0
 _open: weakref.WeakSet[LocalAccess] = weakref.WeakSet()
@@ -53,7 +54,12 @@ class LocalAccess:
         self._lock = threading.Lock()
         # One at a time stands still, is copied, or ends.
         self._turn = threading.RLock()
+        self._kept_open = contextlib.ExitStack()
         _open.add(self)
+
+    def keep_open(self, held: contextlib.ExitStack) -> None:
+        """Take over what is to be closed when it is destroyed, such as the snapshot it was brought back from."""
+        self._kept_open.push(held)
 
     def start(self, task: Task, stdio: Stdio) -> int:
         """Start a program or a piece of work; see ``Access``."""
@@ -149,11 +155,14 @@ class LocalAccess:
         try:
             self._sandbox.destroy()
         finally:
-            self._ground.release()
+            # Last of all: until here its machine may use it.
+            with self._kept_open:
+                self._ground.release()
 
     def disown(self) -> None:
         """Forget it, in a forked child: its exit must not reach the parent's sandbox."""
         self._destroyed = True
+        self._kept_open.close()
 
     def _state(self) -> tuple[str, str]:
         if self._destroyed:
@@ -179,10 +188,11 @@ class LocalAccess:
                 raise ClosedError(f"sandbox {self.id!r} was destroyed meanwhile") from error
             raise died(self.id, self.await_cause(_GONE_S)) from error
         except RuntimeUnavailable as error:
-            said = str(error).partition("\n  remedy: ")[0].removeprefix(f"{self.id}: ")
+            said = printable(str(error)).partition("\n  remedy: ")[0].removeprefix(f"{self.id}: ")
             raise RuntimeUnavailable(f"sandbox {self.id!r}: {said}", error.remedy) from error
         except OSError as error:
-            said = (error.strerror or str(error)).removeprefix(f"{self.id}: ")
+            # Where the machine refuses a program, these are its words; above likewise.
+            said = one_line((error.strerror or str(error)).removeprefix(f"{self.id}: "))
             raise OSError(error.errno or errno.EIO, f"sandbox {self.id!r}: {said}") from error
 
 

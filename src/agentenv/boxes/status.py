@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 
 from agentenv.boxes.results import Ending, read_object
 from agentenv.errors import Cause, CauseKind, Owner, ProtocolError, SandboxDied
+from agentenv.telemetry.text import one_line, printable
 
 MOST_BYTES = 1 << 16
 _MOST_SIGNAL = 64
@@ -30,8 +32,8 @@ def read_ending(data: bytes, sandbox: str) -> Ending:
     if type(signal) is int and 0 < signal <= _MOST_SIGNAL:
         return Ending(None, signal, kills)
     if isinstance(error, dict):
-        number, message = error.get("errno"), str(error.get("message", ""))[:_MOST_TEXT]
-        kind = str(error.get("type", ""))[:_MOST_TEXT]
+        number, message = error.get("errno"), one_line(str(error.get("message", "")), _MOST_TEXT)
+        kind = one_line(str(error.get("type", "")), _MOST_TEXT)
         if type(number) is int and number in errno.errorcode:
             raise OSError(number, f"sandbox {sandbox!r}: {_told(message, number)}")
         raise OSError(errno.EIO, f"sandbox {sandbox!r}: {kind}: {message}")
@@ -41,6 +43,7 @@ def read_ending(data: bytes, sandbox: str) -> Ending:
 def died(sandbox: str, cause: Cause | None) -> SandboxDied:
     """The error for a program whose end was never told."""
     cause = cause or Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, _UNTOLD)
+    cause = replace(cause, detail=printable(cause.detail))  # may have what the machine said
     return SandboxDied(cause.detail, env_id=sandbox, cause=cause, noun="sandbox")
 
 

@@ -145,19 +145,21 @@ def gc(
 
     from agentenv.boxes.needs import needed_objects
     from agentenv.cli.console import open_stdout, print_json, print_result
+    from agentenv.cli.stored import IN_DOUBT
     from agentenv.errors import counted
     from agentenv.images.collect import GRACE_S, collect
     from agentenv.images.store import Store
     from agentenv.snapshots.store import SnapshotStore
 
-    store = Store.default()
-    needed = needed_objects(store, SnapshotStore.default())
-    done = collect(store, needed=needed, unused_for_s=-1.0 if now else GRACE_S)
+    store, snapshots = Store.default(), SnapshotStore.default()
+    done = collect(store, needed=lambda: needed_objects(store, snapshots), unused_for_s=-1.0 if now else GRACE_S)
     if json_:
         print_json(asdict(done))
         return
     kept = f"; {done.held} in use or used lately stay" if done.held else ""
     print_result(open_stdout(), f"removed {counted(done.removed, 'object')}, {done.freed_bytes >> 20} MB{kept}")
+    if done.doubt:
+        print_result(open_stdout(), f"no image or drive was removed: {IN_DOUBT.format(done.doubt)}")
 
 
 for command in (build, ls, rm, gc):

@@ -111,15 +111,22 @@ def create(
 def ls(json_: Json = False) -> None:
     """List the sandboxes that agentenv sandbox create has made. What killed ones left is removed.
 
+    One that ended on a fault of agentenv is named with its log, until rm.
+
     \b
     Examples:
       agentenv sandbox ls
       agentenv sandbox ls --json
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     from agentenv.boxes.box import Sandbox
+    from agentenv.boxes.kept import last_words
     from agentenv.cli.sandbox_words import print_list
 
-    print_list([one.describe() for one in Sandbox.running()], as_json=json_)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # those that do not answer are waited for together
+        found = list(pool.map(lambda box: box.describe(), Sandbox.running()))
+    print_list(found, last_words(), as_json=json_)
 
 
 def cp(
@@ -128,6 +135,7 @@ def cp(
     user: Annotated[
         str | None, typer.Option("--user", metavar="USER", help="As whom in the sandbox; the image's own.")
     ] = None,
+    json_: Json = False,
 ) -> None:
     """Copy a file or a directory into a sandbox, or out of one.
 
@@ -139,23 +147,23 @@ def cp(
       agentenv sandbox cp ./project web:/srv
       agentenv sandbox cp web:/var/log/app.log .
     """
-    from agentenv.cli.console import open_stderr, print_result
+    from agentenv.boxes.results import Copied
+    from agentenv.cli.sandbox_words import print_copied
     from agentenv.errors import ConfigError, Problem
 
+    copied = Copied()
     places = [_PLACE.fullmatch(one) for one in (source, target)]
     if sum(place is not None for place in places) != 1:
         what = f"expected NAME:PATH once and a path of this host once, got {source!r} and {target!r}"
         raise ConfigError([Problem("command line", "SOURCE TARGET", what)])
     if places[1] is not None:
         with _connect(places[1][1]) as box:
-            box.copy_in(source, places[1][2], user=user)
-        return
-    assert places[0] is not None
-    with _connect(places[0][1]) as box:
-        left_out = box.copy_out(places[0][2], target, user=user)
-    if left_out:
-        names = ", ".join(left_out[:10]) + (" ..." if len(left_out) > 10 else "")
-        print_result(open_stderr(), f"left out, since no file, no directory and no link within: {names}")
+            box.copy_in(source, places[1][2], user=user, copied=copied)
+    else:
+        assert places[0] is not None
+        with _connect(places[0][1]) as box:
+            box.copy_out(places[0][2], target, user=user, copied=copied)
+    print_copied(copied, target, as_json=json_)
 
 
 def pause(name: Name, json_: Json = False) -> None:
@@ -252,6 +260,8 @@ def rm(
 ) -> None:
     """End sandboxes and free everything. Snapshots of them stay.
 
+    Exits as for the first that could not be ended; the others are.
+
     \b
     Examples:
       agentenv sandbox rm web
@@ -260,20 +270,32 @@ def rm(
     from concurrent.futures import ThreadPoolExecutor
 
     from agentenv.boxes.box import Sandbox
-    from agentenv.cli.console import open_stdout, print_json, print_result
-    from agentenv.cli.sandbox_words import open_status
-    from agentenv.errors import ConfigError, Problem
+    from agentenv.boxes.kept import forget, last_words
+    from agentenv.cli.exits import exit_code
+    from agentenv.cli.sandbox_words import open_status, print_removed
+    from agentenv.errors import AgentEnvError, ConfigError, Problem
 
     if bool(names) == all_:
         raise ConfigError([Problem("command line", "NAME", "expected names, or --all; not both, not neither")])
-    found = Sandbox.running() if all_ else [Sandbox.connect(name) for name in dict.fromkeys(names or ())]
-    removed = [box.id for box in found]
+    words, wanted = last_words(), list(dict.fromkeys(names or ()))
+    ended = [name for name in words if all_ or name in wanted]
+    found = Sandbox.running() if all_ else [Sandbox.connect(name) for name in wanted if name not in words]
+    failed: dict[str, Exception] = {}
+
+    def end(box: Sandbox) -> None:
+        try:
+            box.destroy()
+        except (AgentEnvError, OSError) as error:
+            failed[box.id] = error
+
     with open_status("ending sandboxes", 0), ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(lambda box: box.destroy(), found))
-    if json_:
-        print_json({"removed": removed})
-        return
-    print_result(open_stdout(), f"removed {', '.join(removed)}" if removed else "there were none")
+        list(pool.map(end, found))
+    for name in ended:
+        forget(name)
+    gone = {*ended, *(box.id for box in found)} - failed.keys()
+    print_removed([name for name in (wanted or sorted(gone)) if name in gone], failed, as_json=json_)
+    if failed:
+        raise typer.Exit(exit_code(next(iter(failed.values()))))
 
 
 def _connect(name: str) -> Sandbox:

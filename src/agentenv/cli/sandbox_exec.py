@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from typing import Annotated
 
 import typer
@@ -41,9 +42,13 @@ def exec_(
     from agentenv.cli.passing import Passing, have_standard_descriptors
     from agentenv.cli.sandbox_words import read_pairs
     from agentenv.cli.terminal import RawTerminal, expect_terminal, size_of
-    from agentenv.errors import AgentEnvError
+    from agentenv.errors import AgentEnvError, ConfigError, Problem
+    from agentenv.telemetry.text import one_line
 
     have_standard_descriptors()
+    if timeout_s is not None and not math.isfinite(timeout_s):
+        what = f"expected a number of seconds, got {timeout_s:g}"
+        raise ConfigError([Problem("command line", "--timeout", what, "leave it out to wait as long as it takes")])
     variables = read_pairs(env)
     if terminal:
         expect_terminal()
@@ -54,7 +59,7 @@ def exec_(
             codes = {errno.ENOENT: _NOT_FOUND, errno.EACCES: _NOT_EXECUTABLE}
             if isinstance(error, AgentEnvError) or error.errno not in codes:
                 raise
-            typer.echo(f"agentenv: {error.strerror}", err=True)
+            typer.echo(f"agentenv: {one_line(str(error.strerror))}", err=True)
             raise typer.Exit(codes[error.errno]) from error
         passing = Passing(process, timeout_s)
         if terminal:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentenv.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.status import Status
 
     from agentenv.boxes.access import Description
     from agentenv.boxes.reach import Setting
+    from agentenv.boxes.results import Copied
     from agentenv.images.progress import Report
 
 _SHOWN = 2
+_NAMED = 10
 
 
 class _Said:
@@ -149,15 +153,23 @@ def print_state(one: Description, *, as_json: bool) -> None:
     print_result(open_stdout(), f"{one.id}: {_state(one)}")
 
 
-def print_list(found: Sequence[Description], *, as_json: bool) -> None:
-    """A table of them."""
+def print_list(found: Sequence[Description], ended: Mapping[str, Path], *, as_json: bool) -> None:
+    """A table of them.
+
+    Args:
+        found: Those that are there.
+        ended: Where the last words of keepers are that ended on a fault, by the name of the sandbox.
+        as_json: Print an object instead.
+    """
     from agentenv.cli.console import make_table, open_stdout, print_json, print_result
 
     if as_json:
-        print_json({"sandboxes": [one.to_json() for one in found]})
+        lost = [{"id": name, "log": str(log)} for name, log in ended.items()]
+        print_json({"sandboxes": [one.to_json() for one in found], "ended": lost})
         return
+    lines = [f"{name} ended on a fault: {log}; agentenv sandbox rm {name} removes that" for name, log in ended.items()]
     if not found:
-        print_result(open_stdout(), "no sandboxes; agentenv sandbox create --name NAME")
+        print_result(open_stdout(), "no sandboxes; agentenv sandbox create --name NAME", *lines)
         return
     columns = [("sandbox", "left"), ("state", "left"), ("runtime", "left"), ("image", "left"), ("MB", "right")]
     columns += [("network", "left"), ("since", "left"), ("from", "left")]
@@ -179,8 +191,41 @@ def print_list(found: Sequence[Description], *, as_json: bool) -> None:
         columns.append(("cause", "left"))
     else:
         rows = [row[:-1] for row in rows]
-    print_result(open_stdout(), make_table(columns, rows))
+    print_result(open_stdout(), make_table(columns, rows), *lines)
+
+
+def print_copied(copied: Copied, target: str, *, as_json: bool) -> None:
+    """Say what was copied, and on stderr what was not."""
+    from agentenv.cli.console import open_stderr, open_stdout, print_json, print_result
+    from agentenv.errors import counted
+    from agentenv.telemetry.text import one_line
+
+    if as_json:
+        print_json({"files": copied.files, "bytes": copied.bytes, "left_out": copied.left_out})
+        return
+    out = open_stdout()
+    if out.is_terminal:
+        print_result(out, f"{counted(copied.files, 'file')}, {copied.bytes:,} bytes, to {one_line(target)}")
+    if left_out := [one_line(name, 200) for name in copied.left_out]:
+        names = ", ".join(left_out[:_NAMED]) + (" ..." if len(left_out) > _NAMED else "")
+        print_result(open_stderr(), f"left out, since no file, no directory and no link within: {names}")
+
+
+def print_removed(removed: Sequence[str], failed: Mapping[str, Exception], *, as_json: bool) -> None:
+    """Say what is gone, and on stderr what is not."""
+    from agentenv.cli.console import open_stderr, open_stdout, print_json, print_result
+    from agentenv.telemetry.text import printable
+
+    if as_json:
+        record: dict[str, Any] = {"removed": list(removed)}
+        print_json(record | ({"failed": {name: str(error) for name, error in failed.items()}} if failed else {}))
+    elif removed or not failed:
+        print_result(open_stdout(), f"removed {', '.join(removed)}" if removed else "there were none")
+    for error in failed.values():
+        print_result(open_stderr(), f"agentenv: {printable(str(error))}")
 
 
 def _state(one: Description) -> str:
-    return f"{one.state}: {one.cause}" if one.cause else one.state
+    from agentenv.telemetry.text import one_line
+
+    return one_line(f"{one.state}: {one.cause}" if one.cause else one.state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -103,7 +103,7 @@ def show(
         ("memory", "" if found.memory_mb is None else f"{found.memory_mb} MiB"),
         ("processor", found.processor or ""),
         *((f"made with {key}", str(value)) for key, value in _plain(found.sandbox)),
-        *((f"about {key}", str(value)) for key, value in found.about.items()),
+        *((f"about {key}", str(value)) for key, value in _without_values(found.about).items()),
         *((f"file {part.name}", f"{part.bytes} bytes, {part.digest}") for part in found.files),
         ("directory", str(found.path)),
         ("verified", "yes" if verify else ""),
@@ -174,7 +174,24 @@ def _find(store: SnapshotStore, name: str) -> Snapshot:
 
 
 def _record(found: Snapshot) -> dict[str, object]:
-    return {**found.to_json(), "damaged": bool(found.damage)}
+    return {**_without_values(found.to_json()), "damaged": bool(found.damage)}
+
+
+def _without_values(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without what environment variables hold, wherever they are: keys and passwords, as often as not."""
+    return {key: _names_alone(value) if key == "variables" else _inner(value) for key, value in told.items()}
+
+
+def _inner(value: Any) -> Any:
+    return _without_values(value) if isinstance(value, Mapping) else value
+
+
+def _names_alone(variables: Any) -> Any:
+    """Of a mapping, or of pairs."""
+    if isinstance(variables, Mapping):
+        return dict.fromkeys(variables)
+    pairs = variables if isinstance(variables, list | tuple) else ()
+    return [[pair[0], None] for pair in pairs if isinstance(pair, list | tuple) and pair]
 
 
 def _plain(found: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -9,6 +9,11 @@ from agentenv.images.collect import remove_object
 from agentenv.images.store import Store
 from agentenv.snapshots.store import SnapshotStore
 
+IN_DOUBT = (
+    "what a stored snapshot needs cannot be read, and may be any of them: {}; put that file back from a copy, or remove"
+    " the snapshot: agentenv snapshot ls"
+)
+
 
 def remove(kind: str, name: str, *, as_json: bool) -> None:
     """Remove it and say so.
@@ -21,9 +26,12 @@ def remove(kind: str, name: str, *, as_json: bool) -> None:
     if found is None or not store.forget(kind, name):
         there = ", ".join(one.name for one in store.names(kind)) or "none"
         raise ConfigError([Problem("command line", "NAME", f"expected the name of one of {there}, got {name!r}")])
-    freed = remove_object(store, found.digest, needed=needed_objects(store, SnapshotStore.default()))
+    snapshots = SnapshotStore.default()
+    done = remove_object(store, found.digest, needed=lambda: needed_objects(store, snapshots))
     if as_json:
-        print_json({"removed": name, "digest": found.digest, "freed_bytes": freed})
+        print_json({"removed": name, "digest": found.digest, "freed_bytes": done.freed_bytes, "doubt": done.doubt})
         return
-    kept = "" if freed else "; its file stays as long as another name, a machine or a snapshot uses it"
-    print_result(open_stdout(), f"removed {name}, {freed >> 20} MB{kept}")
+    kept = "" if done.removed else "; its file stays as long as another name, a machine or a snapshot uses it"
+    if done.doubt:
+        kept = f"; its file stays: {IN_DOUBT.format(done.doubt)}"
+    print_result(open_stdout(), f"removed {name}, {done.freed_bytes >> 20} MB{kept}")

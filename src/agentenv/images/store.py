@@ -7,7 +7,8 @@
     oci/blobs/sha256/   layers as they were fetched
     locks/, tmp/        who makes what now; what a dead process left in tmp goes with the next build
 
-All is written beside its place and renamed into it. ``hold`` keeps a file that a machine uses from being collected.
+All is written beside its place and renamed into it. Whoever uses a file of an object has it locked, a build by
+``hold``, a runtime those of its machines for as long as it is open; and what is locked is not collected.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Store:
                 # Projects are copied into drives: nobody else's business.
                 self.root.mkdir(parents=True, mode=0o700, exist_ok=True)
             for folder in _FOLDERS:
-                (self.root / folder).mkdir(parents=True, exist_ok=True)
+                (self.root / folder).mkdir(parents=True, mode=0o700, exist_ok=True)
+                _close_to_others(self.root / folder.partition("/")[0])
         except OSError as error:
             raise RuntimeUnavailable(
                 f"expected to write the image store {self.root}, got: {error.strerror}",
@@ -200,9 +202,7 @@ class Store:
         Raises:
             FileNotFoundError: It has been collected already.
         """
-        fd = locks.take(path, shared=True)
-        assert fd is not None
-        return fd
+        return locks.hold(path)
 
     def name(self, kind: str, name: str, digest: str, record: Mapping[str, Any]) -> Named:
         """Give an object a name, which may have meant another one before.
@@ -259,6 +259,13 @@ def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         message = f"expected letters, digits, '.', '_', '+' and '-', at most 128, got {name!r}"
         raise ConfigError([Problem("command line", "NAME", message)])
+
+
+def _close_to_others(folder: Path) -> None:
+    """Whatever the mode of the directory the user named, which is not ours to change."""
+    status = folder.stat()
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
+        folder.chmod(0o700)
 
 
 def _digest(out: Path, given: str | None) -> str:

@@ -249,20 +249,23 @@ def _sync_all(*folders: Path) -> None:
             sync(Path(folder))
 
 
-def _name_before(shelf: Shelf, wanted: Wanted) -> str | None:
-    """The id of the snapshot that has the name now.
+def expect_free(shelf: Shelf, name: str, *, replacing: bool) -> str | None:
+    """The id of the snapshot that has a name now.
 
     Raises:
         SnapshotError: It has, and shall keep it.
     """
-    there = [] if wanted.name is None else shelf.all()
-    found = next((one for one in there if one.name == wanted.name), None)
-    if found is not None and not wanted.replacing:
+    found = next((one for one in shelf.all() if one.name == name), None)
+    if found is not None and not replacing:
         raise SnapshotError(
             f"there is a snapshot called {found.name!r} already, of {found.created[:19]}; choose another name,"
             f" give its name to this one with replace=True, or remove it: agentenv snapshot rm {found.name}"
         )
     return None if found is None else found.id
+
+
+def _name_before(shelf: Shelf, wanted: Wanted) -> str | None:
+    return None if wanted.name is None else expect_free(shelf, wanted.name, replacing=wanted.replacing)
 
 
 def _publish(shelf: Shelf, snapshot: Snapshot, wanted: Wanted) -> Snapshot:

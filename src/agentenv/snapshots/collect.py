@@ -45,9 +45,9 @@ def collect(shelf: Shelf, *, now: bool) -> Collected:
     places = shelf.places
     before = float("inf") if now else time.time() - GRACE_S
     with places.changing():
-        freed = disk_bytes(places.tmp)
+        freed = disk_bytes(places.tmp, places.taking)
         swept = places.sweep()
-        freed -= disk_bytes(places.tmp)
+        freed -= disk_bytes(places.tmp, places.taking)
         shelf.settle_names()
         removed, kept = _take_unneeded(shelf, before)
         there = {path.name for path in places.snapshots.iterdir()}

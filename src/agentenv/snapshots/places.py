@@ -5,6 +5,7 @@
     checked/<id>.json   what was found right or wrong, so that nothing unchanged is read again; see ``checks``
     tmp/                what is being made, and what is being removed
     lock                held by whoever changes what there is
+    ../taking/          memory of machines on its way here; see ``sandbox.taking``
 
 Whoever uses a snapshot, a copy or a directory in ``tmp`` has it locked, and the kernel takes the lock back when they
 end, however they end. Everything is made in ``tmp`` and renamed into its place, or out of it before it is removed.
@@ -13,6 +14,7 @@ end, however they end. Everything is made in ``tmp`` and renamed into its place,
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -22,6 +24,7 @@ from pathlib import Path
 from agentenv import locks
 from agentenv.disk import FULL, no_room, room_for
 from agentenv.errors import RuntimeUnavailable
+from agentenv.sandbox.taking import sweep_taking, taking_place
 
 _FOLDERS = ("snapshots", "copies", "checked", "tmp")
 _WHAT = "snapshots in "
@@ -41,6 +44,7 @@ class Places:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.snapshots, self.copies, self.checked, self.tmp = (self.root / folder for folder in _FOLDERS)
+        self.taking = taking_place(self.root.parent)
         try:
             self.root.mkdir(parents=True, mode=0o700, exist_ok=True)
             # Memory of machines: passwords and keys are in it.
@@ -99,7 +103,7 @@ class Places:
                     shutil.rmtree(path, ignore_errors=True)
                     os.close(fd)
                     removed += 1
-        return removed
+        return removed + len(sweep_taking(self.root.parent))
 
     def hold(self, path: Path) -> int:
         """Keep a directory of the store from being removed until the returned descriptor is closed.
@@ -107,12 +111,7 @@ class Places:
         Raises:
             FileNotFoundError: There is none.
         """
-        while True:
-            fd = locks.take(path, shared=True)
-            assert fd is not None
-            if _is(fd, path):
-                return fd
-            os.close(fd)  # removed meanwhile, and perhaps made again
+        return locks.hold(path)
 
     def claim(self, path: Path) -> int | None:
         """Have a directory of the store alone, or None if somebody holds it. Only while ``changing``.
@@ -123,9 +122,17 @@ class Places:
         return locks.take(path, wait=False)
 
     def take_out(self, path: Path, fd: int) -> Path:
-        """Take a claimed directory away from its place at once. What it is called now is removed by ``drop``."""
+        """Take a claimed directory away from its place at once. What it is called now is removed by ``drop``.
+
+        Raises:
+            OSError: It cannot be, and is claimed no longer.
+        """
         gone = self.tmp / f"gone-{path.name}-{os.getpid()}-{fd}"
-        os.rename(path, gone)
+        try:
+            os.rename(path, gone)
+        except BaseException:
+            os.close(fd)
+            raise
         return gone
 
     def drop(self, gone: Path, fd: int) -> int:
@@ -136,17 +143,10 @@ class Places:
         return size
 
 
-def _is(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def disk_bytes(path: Path) -> int:
-    """What a directory's files take of the disk; what vanishes meanwhile, and second names, count nothing."""
+def disk_bytes(*paths: Path) -> int:
+    """What directories' files take of the disk; what vanishes meanwhile, and second names, count nothing."""
     seen: dict[tuple[int, int], int] = {}
-    for folder, _, names in os.walk(path):
+    for folder, _, names in itertools.chain.from_iterable(map(os.walk, paths)):
         for name in names:
             with contextlib.suppress(OSError):
                 status = os.lstat(os.path.join(folder, name))

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from agentenv.disk import sync
 from agentenv.errors import SnapshotDamaged, SnapshotUnknown
 from agentenv.snapshots import manifest
-from agentenv.snapshots.checks import Checks
-from agentenv.snapshots.manifest import FILES, Snapshot
+from agentenv.snapshots.checks import Checks, problem
+from agentenv.snapshots.manifest import FILES, Snapshot, Stored
 from agentenv.snapshots.places import Places
-from agentenv.snapshots.progress import Progress
+from agentenv.snapshots.progress import Pace, Progress
 
 _SHORTEST_PREFIX = 4
+_SANDBOX = "sandbox.json"
 
 
 class Shelf:
@@ -123,6 +126,29 @@ class Shelf:
             except SnapshotDamaged as error:
                 raise (error if one is snapshot else _blamed(snapshot, error)) from error
         return chain
+
+    def made_with(self, snapshot: Snapshot, key: str) -> Any:
+        """What is said under a key of ``sandbox.json``; None where nothing is.
+
+        Raises:
+            SnapshotDamaged: The manifest, or the file where the manifest has not all of it, is not what was written.
+        """
+        if snapshot.kind == "unknown":
+            raise SnapshotDamaged(snapshot.id, manifest.MANIFEST, snapshot.damage.partition(": ")[2])
+        if key in snapshot.sandbox:
+            return snapshot.sandbox[key]
+        part = next((one for one in snapshot.files if one.name == _SANDBOX), None)
+        if part is None:
+            return None
+        path = snapshot.path / FILES / part.name
+        reason = problem(path, Stored(part.bytes, part.digest), Pace(None, "", 0))
+        if reason and snapshot.path.is_dir():
+            raise SnapshotDamaged(snapshot.id, f"{FILES}/{part.name}", reason, label=snapshot.label)
+        found = None
+        # What was kept as it is now may be no JSON, or removed just now: then nothing is said.
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            found = json.loads(path.read_bytes())
+        return found.get(key) if isinstance(found, dict) else None
 
     @contextlib.contextmanager
     def held(self, id: str) -> Iterator[Snapshot]:

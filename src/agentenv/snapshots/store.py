@@ -7,13 +7,13 @@ is checked when in ``checks``.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from agentenv.disk import data_directory
 from agentenv.errors import ConfigError, Problem
 from agentenv.snapshots.collect import Collected, collect, remove
 from agentenv.snapshots.manifest import Snapshot, is_id
@@ -44,10 +44,7 @@ class SnapshotStore:
 
         In ``$AGENTENV_DATA/snapshots``, ``$XDG_DATA_HOME/agentenv/snapshots`` or ``~/.local/share/agentenv/snapshots``.
         """
-        if chosen := os.environ.get("AGENTENV_DATA"):
-            return cls(Path(chosen).expanduser() / "snapshots")
-        data = os.environ.get("XDG_DATA_HOME")
-        return cls((Path(data) if data else Path.home() / ".local/share") / "agentenv/snapshots")
+        return cls(data_directory() / "snapshots")
 
     @property
     def root(self) -> Path:
@@ -94,6 +91,19 @@ class SnapshotStore:
         given = self.find(parent) if isinstance(parent, str) else parent
         return add(self._shelf, wanted, None if given is None else given.id, progress)
 
+    def expect_name(self, name: str | None, *, replace: bool = False) -> None:
+        """See that ``add`` would take a name now; None it always takes.
+
+        Raises:
+            ConfigError: It cannot be a name.
+            SnapshotError: It is taken.
+        """
+        from agentenv.snapshots.adding import expect_free
+
+        _check_name(name)
+        if name is not None:
+            expect_free(self._shelf, name, replacing=replace)
+
     def find(self, snapshot: str) -> Snapshot:
         """The snapshot of a name, an id, or the first digits of an id, four at least; damaged or not.
 
@@ -105,6 +115,21 @@ class SnapshotStore:
     def list(self) -> list[Snapshot]:
         """All snapshots, oldest first. Of damaged ones ``damage`` says what is known to be wrong."""
         return self._shelf.all()
+
+    def made_with(self, snapshot: Snapshot, key: str) -> Any:
+        """What ``sandbox.json`` says of the sandbox a snapshot was made of, whatever else of the snapshot is damaged.
+
+        Args:
+            snapshot: The snapshot.
+            key: As in "files"; also what is too long for ``Snapshot.sandbox``.
+
+        Returns:
+            A JSON value; None where nothing is said.
+
+        Raises:
+            SnapshotDamaged: It cannot be told.
+        """
+        return self._shelf.made_with(snapshot, key)
 
     def open(self, snapshot: Snapshot | str, *, progress: Progress | None = None) -> AbstractContextManager[Path]:
         """A context: the directory with the whole files of a snapshot, fit for ``SandboxSpec.origin``.
@@ -151,15 +176,20 @@ class SnapshotStore:
         return collect(self._shelf, now=now)
 
     def disk_bytes(self) -> tuple[int, int]:
-        """What the store takes of the disk, and how much of it are whole files that were put together, in bytes."""
-        return disk_bytes(self.root), disk_bytes(self._shelf.places.copies)
+        """What the store takes of the disk, with what is on its way there, in bytes.
+
+        Returns:
+            All of it, and how much of that are whole files that were put together.
+        """
+        places = self._shelf.places
+        return disk_bytes(self.root, places.taking), disk_bytes(places.copies)
 
     def _id(self, snapshot: Snapshot | str) -> str:
         return self.find(snapshot).id if isinstance(snapshot, str) else snapshot.id
 
 
 def _check_name(name: str | None) -> None:
-    if name is None or (_NAME.fullmatch(name) and not is_id(name)):
+    if name is None or (isinstance(name, str) and _NAME.fullmatch(name) and not is_id(name)):
         return
     message = f"expected letters, digits, '.', '_', '+' and '-', at most 128 and no id, got {name!r}"
     raise ConfigError([Problem("keyword argument", "name", message)])

@@ -63,8 +63,12 @@ def keep(shelf: Shelf, snapshot: Snapshot, ready: Path) -> int:
         place = shelf.places.copies / snapshot.id
         fd = locks.take(ready, shared=True)
         assert fd is not None
-        os.rename(ready, place)
-        shelf.checks.note(snapshot.id, _COPIES, {part.name: place / part.name for part in snapshot.files})
+        try:
+            os.rename(ready, place)
+            shelf.checks.note(snapshot.id, _COPIES, {part.name: place / part.name for part in snapshot.files})
+        except BaseException:
+            os.close(fd)
+            raise
     return fd
 
 
@@ -92,9 +96,9 @@ def _hold_good(shelf: Shelf, snapshot: Snapshot) -> int | None:
         fd = shelf.places.hold(path)
     except FileNotFoundError:
         return None
-    noted = shelf.checks.noted(snapshot.id, _COPIES)
-    files = {part.name: path / part.name for part in snapshot.files}
     try:
+        noted = shelf.checks.noted(snapshot.id, _COPIES)
+        files = {part.name: path / part.name for part in snapshot.files}
         read = [part for part in snapshot.files if not _as_noted(files[part.name], noted.get(part.name))]
         if any(problem(files[part.name], Stored(part.bytes, part.digest), Pace(None, "", 0)) for part in read):
             os.close(fd)
@@ -139,7 +143,11 @@ def _put_together(shelf: Shelf, chain: Sequence[Snapshot], progress: Progress | 
         for part in snapshot.files:
             sync(ready / part.name)
         fd = keep(shelf, snapshot, ready)
-    trim(shelf, snapshot.id)
+    try:
+        trim(shelf, snapshot.id)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 
