@@ -2,8 +2,8 @@
 
 The words a user writes mean:
 
-- "internet": everything public. Closed are this host's own addresses, private, shared, link-local (where clouds keep
-  their metadata), loopback and multicast ranges, and other environments.
+- "internet": everything public. Closed are this host's own addresses, what is special (private, shared, link-local and
+  loopback ranges, those of documentation, multicast), where clouds keep their metadata, and other environments.
 - An allow list opens exactly what it names, also what "internet" closes. Other environments stay closed.
 - A deny list is subtracted from either.
 """
@@ -25,15 +25,25 @@ SPECIAL = tuple(
         "10.0.0.0/8",
         "100.64.0.0/10",
         "127.0.0.0/8",
+        # Azure's WireServer: metadata, credentials and names of the machine, at an address that anybody may have.
+        # https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
+        "168.63.129.16/32",
         "169.254.0.0/16",
         "172.16.0.0/12",
         "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
         "192.168.0.0/16",
         "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
         "224.0.0.0/3",
     )
 )
-"""What "internet" is not (IANA's registry of special-purpose addresses; multicast and what follows it)."""
+"""What "internet" is not: all that IANA's registry of special-purpose addresses does not call globally reachable
+(https://www.iana.org/assignments/iana-ipv4-special-registry), 192.0.0.0/24 whole; multicast and what follows it; and
+what only clouds have. Open stay 192.31.196.0/24, 192.52.193.0/24 and 192.175.48.0/24, which the registry calls
+reachable."""
 
 
 @dataclass(frozen=True, slots=True)

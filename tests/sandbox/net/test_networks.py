@@ -19,7 +19,7 @@ from agentenv.sandbox.runtimes._net import forwarding
 from agentenv.sandbox.runtimes._net.networks import Networks
 from agentenv.sandbox.runtimes._net.policy import MOST_FLOWS
 from agentenv.sandbox.runtimes._net.pool import slots, taken_networks
-from agentenv.sandbox.runtimes._net.programs import NetworkError
+from agentenv.sandbox.runtimes._net.programs import NetworkError, Programs
 from agentenv.sandbox.runtimes._net.sweep import sweep_networks
 from agentenv.sandbox.runtimes._runid import new_run_id
 from sandbox.net.inside import Inside
@@ -340,6 +340,41 @@ def test_what_dead_runs_left_is_swept_and_nothing_else(world: World, open_networ
         assert machine.answer(PUBLIC, 80, 4000) == "open"
     living.close()
     dead.close()  # whose table is gone
+
+
+@pytest.mark.parametrize("moment", ["before it is looked at", "before it is removed"])
+def test_a_table_that_another_sweep_removes_first_is_no_failure(
+    moment: str, world: World, open_networks: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [Networks(run_id, {}) for run_id in (DEAD, DEAD.replace("0000", "1111", 1))]
+    for networks in left:
+        networks.open()
+    others: list[str] = []
+
+    def other_sweep(run_id: str) -> bool:
+        """What another process does just then; says that the run is dead."""
+        if not others and run_id.startswith("1-1-"):
+            others.append(run_id)
+            assert forwarding.remove_table(world.programs, f"agentenv_{run_id}")
+        return False
+
+    if moment == "before it is looked at":
+        swept = sweep_networks(other_sweep)
+    else:
+        remove = forwarding.remove_table
+
+        def late(programs: Programs, table: str) -> bool:
+            monkeypatch.setattr(forwarding, "remove_table", remove)
+            other_sweep(table.removeprefix(forwarding.TABLE_PREFIX))
+            return remove(programs, table)
+
+        monkeypatch.setattr(forwarding, "remove_table", late)
+        swept = sweep_networks(lambda _run_id: False)
+    dead = {DEAD, DEAD.replace("0000", "1111", 1)}
+    assert set(others) < dead
+    assert set(swept) == dead - set(others)
+    for networks in left:
+        networks.close()  # whose tables are gone
 
 
 def test_a_namespace_nobody_holds_takes_its_device_along(open_networks: Open) -> None:

@@ -145,7 +145,7 @@ def test_text_is_an_entry_or_refused_and_never_more_than_it_says(text: str) -> N
 @pytest.mark.parametrize(
     ("setting", "address", "port", "is_open"),
     [
-        ("internet", "203.0.113.10", 80, True),
+        ("internet", "1.2.3.10", 80, True),
         ("internet", "10.1.2.3", 80, False),
         ("internet", "100.64.0.1", 80, False),
         ("internet", "169.254.169.254", 80, False),
@@ -156,12 +156,14 @@ def test_text_is_an_entry_or_refused_and_never_more_than_it_says(text: str) -> N
         ("internet", "255.255.255.255", 80, False),
         ({"allow": ["10.0.0.0/8:53"]}, "10.1.2.3", 53, True),
         ({"allow": ["10.0.0.0/8:53"]}, "10.1.2.3", 54, False),
-        ({"allow": ["10.0.0.0/8:53"]}, "203.0.113.10", 53, False),
+        ({"allow": ["10.0.0.0/8:53"]}, "1.2.3.10", 53, False),
+        ({"allow": ["168.63.129.16:80"]}, "168.63.129.16", 80, True),
+        ({"allow": ["203.0.113.10"]}, "203.0.113.10", 80, True),
         ({"allow": ["tcp://10.0.0.0/8"]}, "10.1.2.3", 53, False),
         ({"allow": ["10.0.0.0/8"], "deny": ["10.1.2.3"]}, "10.1.2.3", 53, False),
-        ({"deny": ["203.0.113.10"]}, "203.0.113.10", 80, False),
-        ({"deny": ["203.0.113.10"]}, "203.0.113.11", 80, True),
-        ({"deny": ["203.0.113.10"]}, "10.0.0.1", 80, False),
+        ({"deny": ["1.2.3.10"]}, "1.2.3.10", 80, False),
+        ({"deny": ["1.2.3.10"]}, "1.2.3.11", 80, True),
+        ({"deny": ["1.2.3.10"]}, "10.0.0.1", 80, False),
     ],
 )
 def test_what_is_open(setting: Any, address: str, port: int, is_open: bool) -> None:
@@ -172,10 +174,44 @@ def test_what_is_open(setting: Any, address: str, port: int, is_open: bool) -> N
 
 @given(st.integers(0, 2**32 - 1).map(IPv4Address))
 def test_the_internet_is_what_the_registry_calls_global(address: IPv4Address) -> None:
+    if Network(internet=True).opens(str(address), "tcp", 443):
+        assert address.is_global
+
+
+# First and last address of what "internet" leaves out, and whether what lies before and behind it is open:
+# https://www.iana.org/assignments/iana-ipv4-special-registry, multicast (RFC 5771), and Azure's WireServer.
+EDGES = [
+    ("0.0.0.0", "0.255.255.255", True),
+    ("10.0.0.0", "10.255.255.255", True),
+    ("100.64.0.0", "100.127.255.255", True),
+    ("127.0.0.0", "127.255.255.255", True),
+    ("168.63.129.16", "168.63.129.16", True),
+    ("169.254.0.0", "169.254.255.255", True),
+    ("172.16.0.0", "172.31.255.255", True),
+    ("192.0.0.0", "192.0.0.255", True),
+    ("192.0.2.0", "192.0.2.255", True),
+    ("192.88.99.0", "192.88.99.255", True),
+    ("192.168.0.0", "192.168.255.255", True),
+    ("198.18.0.0", "198.19.255.255", True),
+    ("198.51.100.0", "198.51.100.255", True),
+    ("203.0.113.0", "203.0.113.255", True),
+    ("224.0.0.0", "239.255.255.255", False),
+    ("240.0.0.0", "255.255.255.255", False),
+]
+
+
+@pytest.mark.parametrize(("first", "last", "alone"), EDGES)
+def test_the_internet_leaves_out_what_is_special_to_its_edges(first: str, last: str, alone: bool) -> None:
     network = Network(internet=True)
-    if network.opens(str(address), "tcp", 443):
-        documentation = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
-        assert address.is_global or any(address in IPv4Network(text) for text in documentation)
+    low, high = IPv4Address(first), IPv4Address(last)
+    assert not any(network.opens(str(one), "tcp", 80) for one in (low, low + (int(high) - int(low)) // 2, high))
+    if alone:
+        around = [int(low) - 1, int(high) + 1]
+        assert all(network.opens(str(IPv4Address(one)), "tcp", 80) for one in around if one >= 0)
+    (rule,) = [rule for rule in machine_rules(network, POOL) if rule.startswith("ip daddr {")]
+    closed = [IPv4Network(text.strip()) for text in rule.split("{")[1].split("}")[0].split(",")]
+    assert any(low in one for one in closed)
+    assert any(high in one for one in closed)
 
 
 def test_none_is_no_network() -> None:

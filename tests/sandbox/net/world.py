@@ -1,6 +1,6 @@
 """A small world for tests of networks: this process becomes a host with one uplink, and behind it lies an internet.
 
-    machines --- aevN [here] eth0 203.0.113.1 --- isp0 203.0.113.254 [internet] 203.0.113.10 169.254.169.254 10.1.2.3
+    machines --- aevN [here] eth0 1.2.3.1 --- isp0 1.2.3.254 [internet] 1.2.3.10 169.254.169.254 10.1.2.3
 
 Everything is in network namespaces without names, so nothing of it outlives the test. Whoever is asked, by TCP or UDP,
 says which address the question came from.
@@ -23,11 +23,11 @@ import pytest
 from agentenv.sandbox.runtimes._net.namespace import Namespace, enter, open_own
 from agentenv.sandbox.runtimes._net.programs import Programs, find_programs, may_administer
 
-HOST, PUBLIC, OTHER_PUBLIC = "203.0.113.1", "203.0.113.10", "203.0.113.11"
+HOST, PUBLIC, OTHER_PUBLIC = "1.2.3.1", "1.2.3.10", "1.2.3.11"
 METADATA, PRIVATE = "169.254.169.254", "10.1.2.3"
 BRIDGE, CONTAINER = "172.17.0.1", "172.17.0.2"
 PORTS = (80, 443)
-_GATEWAY = "203.0.113.254"
+_GATEWAY = "1.2.3.254"
 _NEWNET = 0x40000000
 
 

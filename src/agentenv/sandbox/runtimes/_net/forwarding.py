@@ -77,23 +77,24 @@ def switch_on(programs: Programs, table: str, devices: Sequence[str]) -> None:
                 programs.rules(f'add element inet {table} {GUARDED} {{ "{device}" }}')
 
 
-def remove_table(programs: Programs, table: str) -> None:
-    """Remove a run's table, and switch off what was switched on for it and for nobody else. Idempotent."""
+def remove_table(programs: Programs, table: str) -> bool:
+    """Remove a run's table, and switch off what was switched on for it and for nobody else; whether it was there."""
     with locked():
+        devices = guarded(programs, table)
         try:
-            devices = guarded(programs, table)
             programs.rules(f"delete table inet {table}")
         except NetworkError as error:
-            if "No such file or directory" in error.said:
-                return
+            if error.missing:
+                return False
             raise
         if not devices or _forwards("all"):  # somebody wants it for all devices meanwhile
-            return
+            return True
         others = _guarded_elsewhere(programs, table)
         for device in devices:
             if device not in others:
                 with contextlib.suppress(RuntimeUnavailable):  # the device is gone
                     set_device(device, "forwarding", "0")
+        return True
 
 
 def guarded(programs: Programs, table: str) -> list[str]:
@@ -102,8 +103,14 @@ def guarded(programs: Programs, table: str) -> list[str]:
 
 
 def elements(programs: Programs, table: str, name: str) -> list[Any]:
-    """What is in a set of a table."""
-    for one in programs.listed("set", "inet", table, name):
+    """What is in a set of a table; nothing, where another process has removed the table meanwhile."""
+    try:
+        found = programs.listed("set", "inet", table, name)
+    except NetworkError as error:
+        if error.missing:
+            return []
+        raise
+    for one in found:
         if "set" in one:
             return list(one["set"].get("elem", ()))
     return []

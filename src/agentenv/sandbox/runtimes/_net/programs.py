@@ -58,10 +58,12 @@ class NetworkError(RuntimeUnavailable):
 
     Attributes:
         said: Its own words.
+        missing: Whether that is because what was named is not there, as where another process was faster.
     """
 
     def __init__(self, program: str, said: str) -> None:
         self.said = said
+        self.missing = "No such file or directory" in said
         super().__init__(f"{program} refused: {said}", _remedy(said))
 
 

@@ -13,7 +13,7 @@ from agentenv.sandbox.runtimes._runid import is_run_id, run_is_alive
 
 
 def sweep_networks(is_alive: Callable[[str], bool] = run_is_alive) -> tuple[str, ...]:
-    """Remove the tables of runs that are dead; returns their ids.
+    """Remove the tables of runs that are dead; returns the ids of those it removed.
 
     A table to whose machines devices still lead is left: its run may live where this process cannot see it, in a
     container that shares this host's network.
@@ -31,7 +31,9 @@ def sweep_networks(is_alive: Callable[[str], bool] = run_is_alive) -> tuple[str,
         if not is_run_id(run_id) or is_alive(run_id):
             continue
         present = {word for index, name in socket.if_nameindex() for word in (index, name, str(index))}
-        if present.isdisjoint(forwarding.elements(programs, table, "machines")):
-            forwarding.remove_table(programs, table)
+        # Others sweep as well: whoever comes second finds nothing, and has removed nothing.
+        if present.isdisjoint(forwarding.elements(programs, table, "machines")) and forwarding.remove_table(
+            programs, table
+        ):
             removed.append(run_id)
     return tuple(removed)
