@@ -56,7 +56,7 @@ class Ground:
         self.machines: Any = self.context.runtime
         self.spec = self.context.spec("bench", found.expand())
         self.idle = replace(self.spec, envs=(), command=())
-        self.machine, self.files, self.template, _ = self.machines._plan(self.idle)
+        self.machine, self.files, self.template, _ = self.machines._planner.plan([self.idle])[self.idle.id]
 
     def close(self) -> None:
         self.context.close()

@@ -122,8 +122,8 @@ class EnvironmentDefaults(Record):
     )
     checkpoint_every: CheckpointEvery = Field(
         default="auto",
-        description='How often its state is saved for recovery: "auto" (as often as costs at most 3 % of its own time), a'
-        ' number of steps, seconds as in "2.5s", or "never" (everything is done again from the start).',
+        description='How often its state is saved for recovery: "auto" (as often as costs at most 3 % of its own time),'
+        ' a number of steps, seconds as in "2.5s", or "never" (everything is done again from the start).',
     )
     restart: Literal["always", "on-failure", "never"] = Field(
         default="on-failure",

@@ -45,14 +45,18 @@ class MachineFiles:
     image: str = ""
     cache: Path = Path()
 
+    def paths(self) -> list[Path]:
+        """All of its files."""
+        every = (self.kernel, self.initramfs, self.root, self.tools, self.scratch, self.project)
+        return [path for path in every if path is not None]
+
     def fingerprint(self) -> list[str]:
         """What tells a machine booted from these from others, cheaply: names, sizes and times of change.
 
         What is only told when a program is started, long after, does not count.
         """
         found = []
-        for path in (self.kernel, self.initramfs, self.root, self.tools, self.scratch, self.project):
-            if path is not None:
-                status = path.stat()
-                found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+        for path in self.paths():
+            status = path.stat()
+            found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
         return [*found, repr(self.places), repr(self.variables), f"{self.user} {self.workdir}"]

@@ -22,6 +22,7 @@ from agentenv.sandbox.runtimes.firecracker.hypervisor import (
     find_jailer,
 )
 from agentenv.sandbox.runtimes.firecracker.jail import JailOptions
+from agentenv.sandbox.runtimes.firecracker.machine import goes_on_from_snapshots_only
 from sandbox.vm.assets import Assets
 
 _NOBODY = 65534
@@ -229,3 +230,20 @@ def test_a_jail_holds_what_it_should(
         hypervisor.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["console.log", "own.img"]
     assert subprocess.run(["pgrep", "-f", f"chroot-base-dir {tmp_path}"], check=False).returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("version", "needed"),
+    [
+        ("1.12.1", False),
+        ("1.15.1", False),
+        ("1.16.0", True),
+        ("1.16.1", True),
+        ("1.16.0-dev", True),
+        ("1.17.0", False),
+        ("1.160.0", False),
+        ("2.16.0", False),
+    ],
+)
+def test_which_versions_go_on_from_snapshots_only(version: str, needed: bool) -> None:
+    assert goes_on_from_snapshots_only(version) is needed

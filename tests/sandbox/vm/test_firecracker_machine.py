@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +81,55 @@ class TestFirecracker(MachineSuite):
             with pytest.raises(RuntimeUnavailable, match=r"the balloon held 0 MiB after 0\.5 s") as caught:
                 await_balloon(machine, 0.5)
             assert "virtio_balloon" in caught.value.remedy
+        finally:
+            machine.close()
+
+    @pytest.mark.parametrize("version", ["1.15.1", "1.16.1"])
+    def test_a_pause_is_followed_by_a_snapshot_where_that_must_be(
+        self, hypervisor: Hypervisor, spec: MachineSpec, directory: Path, kept: Kept, version: str
+    ) -> None:
+        machine = hypervisor.restore(elsewhere(spec), make_home(directory, f"as-{version}", kept.drive), kept.path)
+        try:
+            assert isinstance(machine, FirecrackerMachine)
+            machine._saved = dataclasses.replace(machine._saved, version=version)
+            asked: list[str] = []
+            call = machine.call
+            machine.call = lambda method, path, *given, **keys: (  # type: ignore[method-assign]
+                asked.append(path) or call(method, path, *given, **keys)
+            )
+            for _ in range(2):
+                machine.resume()
+                with machine.connect(BOOT_S) as stream:
+                    assert ask(stream, "recall where") == "booted"
+                machine.pause()
+            between = ["/snapshot/create"] if version == "1.16.1" else []
+            assert asked == [
+                "/vm",
+                "/vm",
+                *between,
+                "/vm",
+                "/vm",
+            ]  # brought back from a snapshot, it needs none at first
+            assert not list(machine._place.root.glob("kept.*"))
+        finally:
+            machine.close()
+
+    def test_a_full_disk_for_a_snapshot_that_must_be_leaves_it_paused(
+        self, hypervisor: Hypervisor, spec: MachineSpec, kept: Kept, small_disk: Path
+    ) -> None:
+        shutil.copy(kept.drive, small_disk / "own.img")
+        machine = hypervisor.restore(elsewhere(spec), small_disk, kept.path)
+        try:
+            assert isinstance(machine, FirecrackerMachine)
+            machine._saved = dataclasses.replace(machine._saved, version="1.16.1")
+            machine.pause()
+            free = os.statvfs(small_disk)
+            filler = small_disk / "filler"
+            filler.write_bytes(bytes(free.f_bavail * free.f_frsize - (1 << 20)))
+            with pytest.raises(OSError, match=r"(?i)no space left"):
+                machine.resume()
+            assert machine.call("GET", "/", None)["state"] == "Paused"
+            assert not list(machine._place.root.glob("kept.*"))
         finally:
             machine.close()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,6 +19,7 @@ import pytest
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.machine import Command
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
+from agentenv.wire.slot import plan_slot
 
 
 @pytest.fixture
@@ -25,6 +29,33 @@ def relay(tmp_path: Path) -> Iterator[RelayProcess]:
     made = RelayProcess(sys.path, homes)
     yield made
     made.close()
+
+
+@pytest.fixture
+def machine(relay: RelayProcess) -> Iterator[int]:
+    """One that the relay carries, of which there is nothing but sockets; its number."""
+    ends = [*socket.socketpair(), *socket.socketpair()]
+    pidfd = os.pidfd_open(os.getpid())
+    relay.join(1, ends[0].fileno(), ends[2].fileno(), pidfd)
+    yield 1
+    relay.leave(1)
+    os.close(pidfd)
+    for end in ends:
+        end.close()
+
+
+def descriptors(relay: RelayProcess) -> set[str]:
+    """Those it has, by number."""
+    return set(os.listdir(f"/proc/{relay._process.pid}/fd"))
+
+
+def leave_room_for(relay: RelayProcess, count: int) -> None:
+    """Have it open no more than so many descriptors beyond what it has."""
+    taken = {int(number) for number in descriptors(relay)}
+    free = [number for number in range(max(taken) + count + 2) if number not in taken]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    # The limit is of their numbers: those it has may be higher.
+    resource.prlimit(relay._process.pid, resource.RLIMIT_NOFILE, (free[count], hard))
 
 
 def ends(pidfd: int, timeout_s: float = 10.0) -> bool:
@@ -99,3 +130,46 @@ def test_a_host_that_is_killed_leaves_neither_programs_nor_directories(tmp_path:
             break
         select.select([], [], [], 0.02)
     assert not homes.exists()
+
+
+@pytest.mark.parametrize("request_of", ["tie", "join", "attach", "spawn"])
+def test_descriptors_for_which_it_has_no_room_are_named_and_none_is_kept(
+    relay: RelayProcess, machine: int, request_of: str, tmp_path: Path
+) -> None:
+    fds = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
+    requests = {
+        "tie": lambda: relay.tie(machine, *((16 + number, fd, "w") for number, fd in enumerate(fds))),
+        "join": lambda: relay.join(2, *fds),
+        "attach": lambda: relay.attach(machine, {}, 1, fds),
+        "spawn": lambda: relay.spawn(Command(["/bin/true"], tmp_path, output=fds[0], inherit=fds[1:])),
+    }
+    before = descriptors(relay)
+    leave_room_for(relay, 2)
+    for _ in range(3):  # what was kept of the first would leave less room for the others
+        with pytest.raises(OSError, match=rf"expected 3 with '{request_of}', got 2.*raise the limit") as caught:
+            requests[request_of]()
+        assert caught.value.errno == errno.EMFILE
+        assert descriptors(relay) == before
+    leave_room_for(relay, 8)
+    relay.tie(machine, *((16 + number, fd, "w") for number, fd in enumerate(fds)))
+    assert len(descriptors(relay)) == len(before) + 3
+    for fd in fds:
+        os.close(fd)
+
+
+def test_descriptors_of_a_request_that_fails_are_closed(relay: RelayProcess, machine: int, tmp_path: Path) -> None:
+    fds = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
+    before = descriptors(relay)
+    with pytest.raises(OSError, match="7"):
+        relay.tie(7, *((16 + number, fd, "w") for number, fd in enumerate(fds)))
+    with pytest.raises(OSError, match="7"):
+        relay.rejoin(7, fds[0])
+    layout = plan_slot(8, 8, final=False, variable=False).to_json()
+    with pytest.raises(OSError, match="No such device"):  # what is no memory cannot be mapped
+        relay.attach(machine, layout, 1, fds)
+    with pytest.raises(OSError, match="/bin/true: No such file"):
+        relay.spawn(Command(["/bin/true"], tmp_path / "no/such/directory", output=fds[0], inherit=fds[1:]))
+    assert descriptors(relay) == before
+    assert relay.alive()
+    for fd in fds:
+        os.close(fd)

@@ -25,7 +25,11 @@ Welcome = Callable[[int], None]
 
 
 class VsockPort:
-    """Listens for the host."""
+    """Listens for the host, and for nobody else.
+
+    Every user of the machine may connect to its own ports where the kernel has a loopback for vsock, and whoever says
+    hello is obeyed. The kernel tells who has connected; a program cannot choose its CID.
+    """
 
     patience_s = -1.0
 
@@ -46,8 +50,11 @@ class VsockPort:
 
     def _accept(self, _events: int) -> None:
         with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
-            Greeter(self._loop, connection.detach(), self._welcome)
+            connection, (cid, _) = self._listener.accept()
+            if cid == socket.VMADDR_CID_HOST:
+                Greeter(self._loop, connection.detach(), self._welcome)
+            else:
+                connection.close()
 
 
 class SerialPort:

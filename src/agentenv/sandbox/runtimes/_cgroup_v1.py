@@ -36,7 +36,8 @@ class HierarchyV1:
     version = "v1"
 
     def __init__(self, mounts: Mapping[str, Path], reasons: Mapping[str, str]) -> None:
-        self._mounts = dict(mounts)
+        # Controllers mounted together (cpu,cpuacct) are one directory under two names; resolved, they are equal.
+        self._mounts = {name: Path(os.path.realpath(mount)) for name, mount in mounts.items()}
         self.reasons = dict(reasons)
         named = {"blkio": "io"}
         self.controllers = frozenset(named.get(name, name) for name in mounts) & {"memory", "cpu", "pids", "io"}
@@ -112,8 +113,7 @@ class HierarchyV1:
             fs.remove(directory)
 
     def _at(self, path: str) -> dict[str, Path]:
-        # Controllers mounted together (cpu,cpuacct) are one directory under two names; resolved, they are equal.
-        return {name: Path(os.path.realpath(mount)) / path for name, mount in self._mounts.items()}
+        return {name: mount / path for name, mount in self._mounts.items()}
 
 
 class CgroupV1(Cgroup):

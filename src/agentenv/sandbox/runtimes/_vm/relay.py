@@ -167,12 +167,13 @@ class RelayProcess:
     ) -> tuple[dict[str, Any], list[int]]:
         try:
             with self._lock:
-                send_message(self._control, request, fds)
+                send_message(self._control, {**request, "fds": len(fds)}, fds)
                 reply, given = receive_message(self._control, max_fds=max_fds)
         except (ControlClosed, OSError, ValueError) as error:
             raise RuntimeUnavailable(f"the relay to the machines is gone: {error}\n{self._tail()}".rstrip()) from error
         if "error" in reply:
-            raise OSError(str(reply["error"]))
+            text, code = str(reply["error"]), reply["errno"]
+            raise OSError(text) if code is None else OSError(code, text)
         return reply, given
 
     def _tail(self) -> str:

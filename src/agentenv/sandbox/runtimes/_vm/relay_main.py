@@ -4,7 +4,9 @@ To the host a machine looks like any sandbox: it has slots of shared memory, bel
 holds the other ends of those and the streams into the machines (``guest.link``). It runs nothing else, is not slowed by
 what the host computes, and when it ends, by whatever means, its monitors end with it, and it with the host.
 
-Requests come on one socket, one at a time, each with an "op" and descriptors, and are answered in turn:
+Requests come on one socket, one at a time, each with an "op" and as many descriptors as its "fds" says, and are
+answered in turn. What a request takes of its descriptors it takes out of their list; the rest is closed, however it
+ended:
 
     spawn     start a program -> its pid, and a pidfd
     join      a stream into a machine, the host's end of requests to its agent, the monitor's pidfd
@@ -22,8 +24,10 @@ Requests come on one socket, one at a time, each with an "op" and descriptors, a
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
+import resource
 import select
 import shutil
 import signal
@@ -98,9 +102,15 @@ class Relay:
             self._loop.running = False
             return
         try:
+            _expect_whole(request, fds)
             reply, given = self._requests[request["op"]](request, fds)
-        except (OSError, ValueError, KeyError) as error:
-            reply, given = {"error": str(error)}, []
+        except OSError as error:
+            reply, given = {"error": error.strerror or str(error), "errno": error.errno}, []
+        except (ValueError, KeyError) as error:
+            reply, given = {"error": str(error), "errno": None}, []
+        finally:
+            for fd in fds:
+                close_quietly(fd)
         with contextlib.suppress(ControlClosed, OSError):
             send_message(self._owner, reply, given)
         for fd in given:
@@ -117,15 +127,18 @@ class Relay:
             on_lost=lambda why: self._lose(number, why),
         )
         self._machines[number] = _Machine(link, pidfd)
+        fds[:] = [rpc]
         link.join(RPC, reader=rpc, writer=rpc)
+        fds.clear()
         return {}, []
 
     def _tie(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
         link = self._machines[request["machine"]].link
-        for (stream, ways), fd in zip(request["streams"], fds, strict=True):
-            reader, writer = (fd if way in ways else -1 for way in "rw")
+        for stream, ways in request["streams"]:
+            reader, writer = (fds[0] if way in ways else -1 for way in "rw")
             credit, most = 0 if "g" in ways else WINDOW, request["most_bytes"]
             link.join(stream, reader=reader, writer=writer, credit=credit, most_bytes=most)
+            del fds[0]
         return {}, []
 
     def _untie(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
@@ -140,12 +153,14 @@ class Relay:
         layout, count = SlotLayout(**request["layout"]), request["count"]
         self._detach(machine)
         machine.replica = Replica(memoryview(mmap.mmap(memory, count * layout.size)), layout, count)
-        os.close(memory)
         machine.wake, machine.done = wake, done
+        del fds[1:]
+        os.set_blocking(wake, False)  # the host's watch may take the ring that was reported
         machine.link.accept(machine.replica.max_answer)
 
         def ask(_events: int) -> None:
-            os.read(wake, 8)
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 8)
             if machine.replica is not None:
                 machine.link.send(Kind.STEP, body=machine.replica.request())
 
@@ -161,8 +176,10 @@ class Relay:
         return {}, []
 
     def _rejoin(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        link = self._machines[request["machine"]].link
         (stream,) = fds
-        self._machines[request["machine"]].link.go_on(stream)
+        fds.clear()
+        link.go_on(stream)
         return {}, []
 
     def _release(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
@@ -214,6 +231,21 @@ class Relay:
             signal.pidfd_send_signal(machine.pidfd, signal.SIGKILL)
 
 
+def _expect_whole(request: dict[str, Any], fds: Sequence[int]) -> None:
+    """See that all descriptors have come: the kernel leaves out those for which there is no room.
+
+    Raises:
+        OSError: They have not.
+    """
+    if len(fds) != request["fds"]:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise OSError(
+            errno.EMFILE,
+            f"the relay to the machines has no room for descriptors: expected {request['fds']} with {request['op']!r},"
+            f" got {len(fds)}, its limit is {limit}; raise the limit of open files (ulimit -n), or run fewer machines",
+        )
+
+
 def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
     """Start a program in a session of its own.
 
@@ -249,8 +281,6 @@ def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], lis
     os.close(writer)
     failure = os.read(reader, 1000).decode(errors="replace")
     os.close(reader)
-    for fd in fds:
-        os.close(fd)
     if failure:
         raise OSError(failure)
     return {"pid": pid}, [os.pidfd_open(pid)]

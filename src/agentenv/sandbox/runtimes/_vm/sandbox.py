@@ -104,6 +104,7 @@ class VmSandbox:
         except TimeoutError:
             raise self._late("booting") from None
         except (ConnectionError, OSError) as error:
+            self._expect_room(error)
             self.kill()
             cause = self.cause()
             raise SandboxDied(
@@ -166,8 +167,7 @@ class VmSandbox:
                     most = 2 * (self.spec.disk_mb << 20) + _MOST_OF_ARCHIVE
                     self._relay.tie(self._number, (OUT, file.fileno(), "w"), most_bytes=most)
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise ResourceLimit(error.errno, f"cannot set up sandbox {self.spec.id!r}: {error}") from error
+            self._expect_room(error)
             raise self._gone(error) from error
 
     def await_ready(self, deadline: float) -> None:
@@ -213,6 +213,7 @@ class VmSandbox:
             self._relay.attach(self._number, message["layout"], len(self.spec.envs), fds)
             self.agent.call("attach", _CALL_S, message=dict(message), count=len(self.spec.envs))
         except (OSError, SandboxDied) as error:
+            self._expect_room(error)
             raise self._gone(error) from error
 
     def alive(self) -> bool:
@@ -273,6 +274,15 @@ class VmSandbox:
         shutil.rmtree(self.home, ignore_errors=True)
 
     # -- parts
+
+    def _expect_room(self, error: BaseException) -> None:
+        """See that a failure is not for want of descriptors, here or in the relay, which says nothing of the machine.
+
+        Raises:
+            ResourceLimit: It is.
+        """
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise ResourceLimit(error.errno, f"cannot set up sandbox {self.spec.id!r}: {error.strerror}") from error
 
     def _tie_output(self, name: str, stream: int) -> None:
         reader, writer = os.pipe()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ class Saved:
             RuntimeUnavailable: It cannot be brought back here; says everything that differs.
         """
         found = _read(snapshot)
-        ours = json.loads(json.dumps({"format": _FORMAT, **asdict(self)}))
+        ours = {"format": _FORMAT, **{field.name: _as_read(getattr(self, field.name)) for field in fields(self)}}
         differ = [
             f"{name} is {found.get(name)!r}, here {value!r}" for name, value in ours.items() if found.get(name) != value
         ]
@@ -86,6 +86,11 @@ class Saved:
                 f"snapshot {snapshot} cannot be brought back: its {'; its '.join(differ)}",
                 "bring it back as it was made, or make it anew here",
             )
+
+
+def _as_read(value: object) -> object:
+    """A value as JSON gives it back."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _read(snapshot: Path) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.contract import SandboxSpec
 from agentenv.sandbox.files import ENTRYPOINT, MachineFiles
+from agentenv.sandbox.runtimes._birth import settings_for
 from agentenv.sandbox.runtimes._zygote import zygote_variables
 
 logger = logging.getLogger("agentenv.sandbox")
@@ -32,6 +33,24 @@ def variables_of_zygotes(files: MachineFiles) -> dict[str, str]:
     """The environment of the process that environments are forked from, which depends on some being what they are."""
     image = dict(files.variables)
     return {**image, **zygote_variables(), "PATH": image.get("PATH", _PATH)}
+
+
+def settings_of(spec: SandboxSpec, files: MachineFiles) -> dict[str, Any]:
+    """The message that turns a cell of a machine into a sandbox.
+
+    Raises:
+        RuntimeUnavailable: The command asks for the image's own, and there is none.
+    """
+    size, shown = spec.disk_mb << 20, [place for _, place in files.places]
+    view = {
+        "out": "/run/agentenv/out" if spec.out is not None else None,
+        "hidden": [],
+        "tmpfs": [["/tmp", size], ["/dev/shm", size]],
+        "keep": [place for place in shown if place.startswith(("/tmp/", "/dev/shm/"))],
+    }
+    settings = settings_for(spec, isolated=True, enforced=False, view=view, paths=shown)
+    settings["rlimits"].pop("memory_mb", None)  # the machine has no more
+    return as_image_says(settings, spec, files)
 
 
 def as_image_says(settings: dict[str, Any], spec: SandboxSpec, files: MachineFiles) -> dict[str, Any]:

@@ -73,15 +73,23 @@ class Templates:
         self._make_room(found)
         return found
 
-    def bring_back(self, parts: Sequence[str], make: Callable[[Path], None], do: Callable[[Path], Made]) -> Made:
+    def bring_back(
+        self,
+        parts: Sequence[str],
+        make: Callable[[Path], None],
+        do: Callable[[Path], Made],
+        *,
+        seen: Path | None = None,
+    ) -> Made:
         """Do something with a template; once more with another one, where it turns out to be damaged or gone.
 
         Args:
             parts: As in ``get``.
             make: As in ``get``.
             do: It; is told the template's directory.
+            seen: What ``get`` has just answered, which then is not looked at again.
         """
-        template = self.get(parts, make)
+        template = self.get(parts, make) if seen is None else seen
         try:
             return do(template)
         except (OSError, RuntimeUnavailable):

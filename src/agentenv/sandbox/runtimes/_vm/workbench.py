@@ -15,11 +15,11 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import RuntimeUnavailable, SandboxDied, StepTimeout
+from agentenv.errors import AgentEnvError, Cause, CauseKind, Owner, RuntimeUnavailable, SandboxDied, StepTimeout
 from agentenv.sandbox.contract import SandboxSpec
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._vm.agent import Agent, AgentRefusal, greet
@@ -130,58 +130,48 @@ class VmWorkbench:
         with self._lock:
             if self._word is not None:
                 return
-            word = secrets.token_hex(16)
             self._agent.call("settle", _SETTLE_S)
-            try:
-                self._relay.hold(self._number)
+            with self._told():
+                self._part()
                 try:
-                    self._agent.call("part", _CALL_S, word=word)
-                except StepTimeout:
-                    self._relay.release(self._number)
+                    self._machine.pause()
+                except BaseException:
+                    self.resume()  # whether it stands still is not known, and nobody would have it go on
                     raise
-                self._relay.rest(self._number)
-                self._word = word
-                self._machine.pause()
-            except (RuntimeUnavailable, ConnectionError) as error:
-                if self._machine.alive():
-                    raise
-                raise self._gone(error) from error
 
     def resume(self) -> None:
         """Let it go on; see the contract."""
         with self._lock:
             if self._word is None:
                 return
-            try:
-                self._machine.resume()
-                with self._machine.connect(_CONNECT_S) as stream:
-                    greet(stream, _CONNECT_S)
-                    self._relay.rejoin(self._number, stream.fileno())
-                if self._agent.call("adopt", _CALL_S, word=self._word) is not True:
-                    raise RuntimeUnavailable(f"{self._spec.id}: its agent does not know who it parted from")
-                self._relay.release(self._number)
-            except (RuntimeUnavailable, ConnectionError) as error:
-                if self._machine.alive():
+            with self._told():
+                try:
+                    self._go_on(self._word)
+                except BaseException as error:
+                    if not isinstance(error, SandboxDied):
+                        self._stand_still_again()
                     raise
-                raise self._gone(error) from error
             self._word = None
             self._agent.call("wake", _CALL_S, **news())
 
     def snapshot(self, directory: Path) -> None:
         """Write all of it into a directory; see the contract."""
+        if not directory.is_dir() or any(directory.iterdir()):  # what is there is not ours to remove
+            raise RuntimeUnavailable(f"{self._spec.id}: snapshot in {directory}: expected an existing, empty directory")
         with self._lock:
             goes_on = not self.paused
-            self.pause()
             try:
-                self._machine.snapshot(directory)
-                copy_sparsely(self._machine.home / SCRATCH, directory / SCRATCH)
-                write_origin(directory, self._files, self._machine.spec, self._spec.disk_mb, self._introductions)
+                try:
+                    self.pause()
+                    self._machine.snapshot(directory)
+                    copy_sparsely(self._machine.home / SCRATCH, directory / SCRATCH)
+                    write_origin(directory, self._files, self._machine.spec, self._spec.disk_mb, self._introductions)
+                finally:
+                    if goes_on:
+                        self.resume()
             except BaseException:
                 _empty(directory)
                 raise
-            finally:
-                if goes_on:
-                    self.resume()
 
     def keep(self) -> Kept:
         """The same, beside the machine; see the contract."""
@@ -189,9 +179,57 @@ class VmWorkbench:
         try:
             self.snapshot(directory)
         except BaseException:
-            directory.rmdir()
+            shutil.rmtree(directory, ignore_errors=True)
             raise
         return Kept(directory)
+
+    def _part(self) -> None:
+        """Part from the agent; the machine goes on."""
+        word = secrets.token_hex(16)
+        self._relay.hold(self._number)
+        try:
+            self._agent.call("part", _CALL_S, word=word)
+        except BaseException:
+            self._relay.release(self._number)
+            raise
+        self._relay.rest(self._number)
+        self._word = word
+
+    def _go_on(self, word: str) -> None:
+        """Let the machine go on, and find the agent again."""
+        self._machine.resume()
+        with self._machine.connect(_CONNECT_S) as stream:
+            greet(stream, _CONNECT_S)
+            self._relay.rejoin(self._number, stream.fileno())
+        if self._agent.call("adopt", _CALL_S, word=word) is not True:
+            cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, "its agent does not know who it parted from")
+            raise SandboxDied(cause.detail, env_id=self._spec.id, cause=cause)
+        self._relay.release(self._number)
+
+    def _stand_still_again(self) -> None:
+        """A machine whose agent was not found stands still as before, so that it is what is said of it."""
+        try:
+            self._relay.rest(self._number)
+            self._machine.pause()
+        except (AgentEnvError, OSError):
+            self._machine.kill()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong while it is stopped or goes on, as a workbench says it."""
+        try:
+            yield
+        except StepTimeout:
+            raise
+        except TimeoutError as error:
+            if not self._machine.alive():
+                raise self._gone(error) from error
+            cause = Cause(CauseKind.TIMEOUT, Owner.INFRASTRUCTURE, str(error))
+            raise StepTimeout(cause.detail, env_id=self._spec.id, cause=cause) from error
+        except (RuntimeUnavailable, ConnectionError) as error:
+            if self._machine.alive() and not isinstance(error, SandboxDied):
+                raise
+            raise self._gone(error) from error
 
     def _tie(self, streams: Mapping[str, int], stdio: Stdio) -> None:
         with contextlib.ExitStack() as stack:
