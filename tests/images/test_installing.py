@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from agentenv.errors import ConfigError, RuntimeUnavailable
 from agentenv.images import installing
 from agentenv.images.chroot import HOST, run_inside
+from agentenv.images.inodes import EPOCH
 from agentenv.images.interpreter import base_interpreter, copy_interpreter, find_loader
 from agentenv.images.programs import need_program, run
 from agentenv.images.progress import LINES
@@ -206,9 +209,18 @@ def site_packages(root: Path) -> Path:
     return root / said.text.strip().lstrip("/")
 
 
-def test_a_project_lands_in_the_image_wherever_its_links_lead(hostile: Path, store: Store, tmp_path: Path) -> None:
-    outside, project = tmp_path / "outside", tmp_path / "mine"
-    (outside / "packages").mkdir(parents=True)
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A directory of this host that the sandbox of a step does not lay a new one over, as it does over /tmp."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="agentenv-test-") as path:
+        yield Path(path)
+
+
+def test_a_project_lands_in_the_image_wherever_its_links_lead(
+    hostile: Path, store: Store, tmp_path: Path, outside: Path
+) -> None:
+    project = tmp_path / "mine"
+    (outside / "packages").mkdir()
     project.mkdir()
     (project / "mine.py").write_text("print('mine')\n")
     packages = site_packages(hostile)
@@ -255,3 +267,21 @@ def test_a_python_that_says_that_packages_lie_elsewhere(hostile: Path, store: St
     with pytest.raises(ConfigError, match="expected its Python to say where it is"):
         build_image("mine", Recipe(str(hostile), project=tmp_path / "mine"), store)
     assert os.listdir(outside) == []
+
+
+def test_what_an_installation_wrote_has_one_time_wherever_the_clock_was_set_meanwhile(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for name in ("kept", "changed"):
+        (tmp_path / name).write_text(name)
+    os.utime(tmp_path / "kept", (5e8, 5e8))
+    before = installing._times(tree)
+    for name, when in (("changed", 4e8), ("behind", 3e8), ("ahead", 5e9)):
+        (tmp_path / name).write_text("new")
+        os.utime(tmp_path / name, (when, when))
+    installing._settle(tree, before)
+    assert {path.name: path.stat().st_mtime for path in tmp_path.iterdir()} == {
+        "kept": 5e8,
+        "changed": EPOCH,
+        "behind": EPOCH,
+        "ahead": EPOCH,
+    }

@@ -15,8 +15,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from agentenv.sandbox.runtimes._cgroup import open_run
 from agentenv.sandbox.runtimes._net.networks import Networks
 from agentenv.sandbox.runtimes._vm.files import copy_sparsely, room_in
 from agentenv.sandbox.runtimes._vm.holding import Holding
-from agentenv.sandbox.runtimes._vm.homes import REMEDY, make_homes
+from agentenv.sandbox.runtimes._vm.homes import REMEDY, make_homes, memory_of_files_mb
 from agentenv.sandbox.runtimes._vm.machine import Hypervisor, Machine, MachineSpec, Spawn
 from agentenv.sandbox.runtimes._vm.making import TemplateMaker
 from agentenv.sandbox.runtimes._vm.monitor import MonitorKilled
@@ -76,7 +76,6 @@ class VmRuntime:
         self._numbers = itertools.count(1)
         self._held = Holding()
         self._pool = WarmPool(options.warm, _discard)
-        self._starters = ThreadPoolExecutor(os.cpu_count() or 1, "agentenv-start")
         with contextlib.ExitStack() as undo:
             self._networks = Networks(options.run_id, options.network_settings)
             undo.callback(self._networks.close)
@@ -87,6 +86,7 @@ class VmRuntime:
                 undo.callback(self._groups.close)
             self._homes = make_homes(options.run_id)
             undo.callback(shutil.rmtree, self._homes, ignore_errors=True)
+            self._files_mb = memory_of_files_mb(self._homes)
             self._relay = RelayProcess(options.paths, self._homes)
             undo.callback(self._relay.close)
             self._hypervisor = self.find_hypervisor(lambda command: self._relay.spawn(command))
@@ -115,7 +115,7 @@ class VmRuntime:
         try:
             plans = self._planner.plan(specs)
             started = time.monotonic()
-            with self._starting(partial(self._begin, spec, plans[spec.id], output, begun) for spec in specs) as jobs:
+            with _starting([partial(self._begin, spec, plans[spec.id], output, begun) for spec in specs]) as jobs:
                 for spec, job in zip(specs, jobs, strict=True):
                     try:
                         sandbox = job.result()
@@ -160,7 +160,6 @@ class VmRuntime:
         self._pool.close()
         for sandbox in self._sandboxes:
             sandbox.destroy()
-        self._starters.shutdown()
         self._relay.close()
         self._hypervisor.close()
         self._held.close()
@@ -170,19 +169,6 @@ class VmRuntime:
         self._networks.close()
 
     # -- parts
-
-    @contextlib.contextmanager
-    def _starting(self, work: Iterable[Callable[[], VmSandbox]]) -> Iterator[list[Future[VmSandbox]]]:
-        """Several at a time, each in a thread that no interrupt reaches; all have ended when this ends."""
-        jobs: list[Future[VmSandbox]] = []
-        try:
-            for one in work:
-                jobs.append(self._starters.submit(one))
-            yield jobs
-        finally:
-            for job in jobs:
-                job.cancel()  # those that have not begun, where this is the end
-            wait(jobs)
 
     def _revive_relay(self) -> None:
         if not self._relay.alive():
@@ -230,15 +216,16 @@ class VmRuntime:
                 home = self._make_home()
                 undo.callback(shutil.rmtree, home, ignore_errors=True)
             group = None
+            limit_mb = spec.memory_mb + _MONITOR_MB + self._files_mb
             if self._groups is not None:
                 group = self._groups.create(
                     spec.id,
-                    memory_mb=spec.memory_mb + _MONITOR_MB,
+                    memory_mb=limit_mb,
                     vcpu_count=spec.vcpu_count,
                     pids=_MONITOR_PIDS,
                 )
                 undo.callback(group.destroy)
-            sandbox = VmSandbox(spec, output, self._relay, self._next_number(), home, group)
+            sandbox = VmSandbox(spec, output, self._relay, self._next_number(), home, group, limit_mb)
             undo.pop_all()
         return sandbox
 
@@ -284,6 +271,20 @@ class VmRuntime:
 
     def _next_number(self) -> int:
         return next(self._numbers)
+
+
+@contextlib.contextmanager
+def _starting(work: Sequence[Callable[[], VmSandbox]]) -> Iterator[list[Future[VmSandbox]]]:
+    """Several at a time, each in a thread that no interrupt reaches; all have ended when this ends."""
+    most = max(1, min(len(work), os.cpu_count() or 1))
+    with ThreadPoolExecutor(most, "agentenv-start") as starters:
+        jobs: list[Future[VmSandbox]] = []
+        try:
+            jobs += map(starters.submit, work)
+            yield jobs
+        finally:
+            for job in jobs:
+                job.cancel()  # those that have not begun, where this is the end
 
 
 def _discard(warm: Warm) -> None:
