@@ -392,6 +392,18 @@ def test_what_is_kept_for_recovery_is_bounded_where_nothing_is_saved() -> None:
     env.close()
 
 
+@pytest.mark.parametrize("on_crash", ["raise", "truncate"])
+def test_little_is_kept_of_steps_where_nobody_is_brought_back(on_crash: str) -> None:
+    with AgentENV.from_env("frail:Walk", on_crash=on_crash, **ENDLESS) as env:
+        env.reset(seed=1)
+        for _ in range(30_000):
+            *_, terminated, truncated, _ = env.step(0)
+            if terminated or truncated:
+                env.reset()
+        assert env._fleet.journal.position > 30_000
+        assert env._fleet.journal.nbytes <= 2 << 20
+
+
 def test_what_is_kept_for_recovery_takes_too_much_before_a_state_was_due() -> None:
     keys: dict[str, Any] = {"checkpoint_every": 1_000_000, "runtime": "bubblewrap"}
     seen: list[list[Any]] = []

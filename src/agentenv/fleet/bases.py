@@ -79,11 +79,18 @@ class Bases:
         due: Whether it is time to save.
     """
 
-    def __init__(self, fleet: Fleet, cadence: Cadence) -> None:
-        """Save nothing yet."""
+    def __init__(self, fleet: Fleet, cadence: Cadence | None) -> None:
+        """Save nothing yet.
+
+        Args:
+            fleet: The environments.
+            cadence: When to save; None where nobody who died is brought back. Then little is kept of the steps, for
+                reports of crashes, and for snapshots that can only repeat them.
+        """
         self._fleet: Fleet = weakref.proxy(fleet)
-        self._cadence = cadence
-        share = _MOST_JOURNAL_BYTES * fleet.count // max(fleet.count, fleet.context.most_environments)
+        self._cadence = cadence or Cadence()
+        most = 0 if cadence is None else _MOST_JOURNAL_BYTES
+        share = most * fleet.count // max(fleet.count, fleet.context.most_environments)
         self._most_bytes = max(share, _LEAST_JOURNAL_BYTES, 3 * fleet.journal.block_bytes)
         self._uncopied: dict[int, str] = {}
         self._proven: set[int] = set()
@@ -98,9 +105,9 @@ class Bases:
         self.cost_s: float | None = None
         self.spent_s = 0.0
         self.due = False
-        self._next_busy_s = cadence.next_busy_s(0.0, None)
-        self._next_position = cadence.steps or None
-        self._next_time = None if cadence.seconds is None else monotonic() + cadence.seconds
+        self._next_busy_s = self._cadence.next_busy_s(0.0, None)
+        self._next_position = self._cadence.steps or None
+        self._next_time = None if self._cadence.seconds is None else monotonic() + self._cadence.seconds
 
     def count(self) -> None:
         """An entry was answered: look whether it is time."""

@@ -65,7 +65,7 @@ class Recovery:
         first = fleet.members[0]
         self._on_crash = first.on_crash
         recovers = self._on_crash == "recover"
-        self.bases = Bases(fleet, Cadence.parse(first.checkpoint_every) if recovers else Cadence())
+        self.bases = Bases(fleet, Cadence.parse(first.checkpoint_every) if recovers else None)
         self._accounts = [_Account() for _ in fleet.groups]
         self._given_up: set[int] = set()
         self._revival = Revival(fleet, self.bases)
