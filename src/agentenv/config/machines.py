@@ -66,6 +66,11 @@ class QemuProgram(Record):
     accelerator: Literal["auto", "kvm", "hvf", "tcg"] = Field(
         default="auto", description="What runs the machines' code; auto takes KVM where a guest really runs on it."
     )
+    agent_port: Literal["serial", "vsock", "auto"] = Field(
+        default="serial",
+        description="Device by which the agent in a machine is reached; auto takes vsock where this host has"
+        " vhost-vsock. With vsock machines reach every vsock port of this host.",
+    )
 
 
 class QemuConfig(MonitorConfig, QemuProgram):

@@ -26,9 +26,22 @@ _SPEC = MachineSpec(
 )
 
 
-def _build(spec: MachineSpec = _SPEC, accelerator: str = "kvm", *, restore: bool = False) -> list[str]:
+def _build(
+    spec: MachineSpec = _SPEC,
+    accelerator: str = "kvm",
+    *,
+    restore: bool = False,
+    vsock: tuple[int, int] | None = None,
+) -> list[str]:
     return build_arguments(
-        "qemu", spec, accelerator=accelerator, control=7, memory="/m,1", shared=not restore, restore=restore
+        "qemu",
+        spec,
+        accelerator=accelerator,
+        control=7,
+        memory="/m,1",
+        shared=not restore,
+        restore=restore,
+        vsock=vsock,
     )
 
 
@@ -89,6 +102,20 @@ def test_the_counter_is_measured_the_same_each_time() -> None:
     assert abs(first - second) < first * 2e-4
 
 
+def test_vsock_stands_in_the_place_of_the_serial_port() -> None:
+    serial, vsock = _build(), _build(vsock=(77777, 9))
+    assert _options(serial, "-device")[0] == "virtio-serial-device,max_ports=2,bus=virtio-mmio-bus.23"
+    assert _options(vsock, "-device")[0] == "vhost-vsock-device,guest-cid=77777,vhostfd=9,bus=virtio-mmio-bus.23"
+    assert _options(vsock, "-device")[1:] == _options(serial, "-device")[2:]
+    assert not any("agent.sock" in word or "virtserialport" in word for word in vsock)
+    assert any("agent.sock" in word for word in serial)
+    # The agent is told to call, and to listen to nobody; one brought back knows.
+    ((words,), (without,)) = _options(vsock, "-append"), _options(serial, "-append")
+    assert words.split()[-2:] == ["agentenv.port=call", "quiet"]
+    assert "agentenv.port" not in without
+    assert _options(_build(vsock=(77777, 9), restore=True), "-append") == []
+
+
 def test_what_qemu_cannot_limit_is_refused() -> None:
     limited = dataclasses.replace(_SPEC.interfaces[0], send=Rate(bytes_per_s=1))
     with pytest.raises(RuntimeUnavailable, match="cannot limit what an interface carries"):
@@ -109,6 +136,7 @@ def test_more_devices_than_places_are_refused() -> None:
         ("could not configure /dev/net/tun (tap0): Operation not permitted", "TAP device for this user"),
         ('Failed to get "write" lock\nIs another process using the image [own.img]?', "another program has this drive"),
         ("Could not open '/i/a.img': Permission denied", "rights"),
+        ("qemu: -device vhost-vsock-device: 'vhost-vsock-device' is not a valid device model name", "without vhost"),
         ("load of migration failed: Invalid argument", "make the snapshot anew"),
         ("something nobody has seen", ""),
     ],

@@ -209,11 +209,13 @@ class Hypervisor(Protocol):
         name: "qemu" or "firecracker".
         version: As the program tells it.
         accelerator: "kvm", "hvf" or "tcg".
+        agent_port: The device by which agents are reached, "serial" or "vsock".
     """
 
     name: str
     version: str
     accelerator: str
+    agent_port: str
 
     def boot(self, spec: MachineSpec, home: Path) -> Machine:
         """Start a machine.

@@ -102,13 +102,13 @@ class Planner:
             )
         if self._options.find_files is None:
             raise RuntimeUnavailable(f"{spec.id}: nobody said where kernels and images are")
-        files = self._options.find_files(spec)
+        files = self._find(spec, self._options.find_files)
         machine = self._machine_of(spec, files, spec.memory_mb, max(1, ceil(spec.vcpu_count)))
         hypervisor = self._hypervisor
         purpose = "command" if spec.command else "environments" if spec.envs else "workbench"
         parts = (
             *files.fingerprint(),
-            f"{hypervisor.name} {hypervisor.version} {hypervisor.accelerator}",
+            f"{hypervisor.name} {hypervisor.version} {hypervisor.accelerator} {hypervisor.agent_port}",
             f"{spec.memory_mb} {machine.vcpu_count} {purpose}",
             *self._table.parts(),
             repr(self._options.preload) if spec.envs else "",
@@ -122,6 +122,20 @@ class Planner:
             template = looked[key] = templates.get(parts, make)
             self._restorers[template] = partial(templates.bring_back, parts, make)
         return Plan(machine, files, template, ())
+
+    def _find(self, spec: SandboxSpec, find_files: Callable[[SandboxSpec], MachineFiles]) -> MachineFiles:
+        """The files of a machine, held. One that was collected before it was held is made once more.
+
+        Whoever collects leaves what was asked for lately, by the clock; which may just have been set.
+        """
+        files = find_files(spec)
+        try:
+            self._held.keep(files)
+        except RuntimeUnavailable:
+            if all(path.exists() for path in files.paths()):
+                raise
+            files = find_files(spec)
+        return files
 
     def _machine_of(self, spec: SandboxSpec, files: MachineFiles, memory_mb: int, vcpu_count: int) -> MachineSpec:
         self._held.keep(files)

@@ -36,6 +36,7 @@ class Saved:
         interfaces: For each, its address.
         balloon_mb: What its balloon takes.
         huge_pages: Whether its memory consists of huge pages.
+        agent_port: The device by which its agent is reached.
     """
 
     hypervisor: str
@@ -48,6 +49,7 @@ class Saved:
     interfaces: tuple[str, ...]
     balloon_mb: int = 0
     huge_pages: bool = False
+    agent_port: str = "serial"
 
     @classmethod
     def of(cls, spec: MachineSpec, hypervisor: Hypervisor) -> Saved:
@@ -63,6 +65,7 @@ class Saved:
             tuple(interface.mac for interface in spec.interfaces),
             spec.balloon_mb,
             spec.huge_pages,
+            hypervisor.agent_port,
         )
 
     def write(self, directory: Path) -> None:
@@ -98,7 +101,8 @@ def _read(snapshot: Path) -> Mapping[str, Any]:
         with open(snapshot / DESCRIPTION, "rb") as file:
             found = json.loads(file.read(_MOST_BYTES))
         if isinstance(found, dict):
-            return found
+            # Before it was written down, each monitor had only one.
+            return {"agent_port": "vsock" if found.get("hypervisor") == "firecracker" else "serial", **found}
         problem = f"expected an object, got {type(found).__name__}"
     except (OSError, ValueError) as error:
         problem = str(error)

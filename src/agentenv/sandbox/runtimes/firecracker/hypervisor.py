@@ -57,6 +57,7 @@ class FirecrackerHypervisor:
 
     name = "firecracker"
     accelerator = "kvm"
+    agent_port = "vsock"
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ configuration, and it gives up starting programs and changing its rights before 
 from __future__ import annotations
 
 from agentenv.errors import RuntimeUnavailable
+from agentenv.guest.agent.ports import CALLS
 from agentenv.sandbox.runtimes._vm.machine import Drive, Interface, MachineSpec
 from agentenv.sandbox.runtimes.qemu.clock import counter_khz
 
@@ -30,6 +31,7 @@ def build_arguments(
     memory: str,
     shared: bool,
     restore: bool,
+    vsock: tuple[int, int] | None = None,
 ) -> list[str]:
     """Every argument.
 
@@ -41,6 +43,7 @@ def build_arguments(
         memory: Path of the file that is its RAM.
         shared: Whether what it writes to its RAM goes to that file; else only it sees it.
         restore: Whether its state will be sent; then it is paused, and needs no kernel.
+        vsock: Its CID and the descriptor of the vhost device that has it; None for a serial port instead.
 
     Raises:
         RuntimeUnavailable: It has more devices than there are places for.
@@ -68,7 +71,7 @@ def build_arguments(
         *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
     ]
     devices = [
-        _agent(),
+        _serial() if vsock is None else _vsock(*vsock),
         ["-object", "rng-builtin,id=rng", "-device", "virtio-rng-device,rng=rng"],
         *(_drive(number, drive) for number, drive in enumerate(spec.drives)),
         *(_interface(number, interface) for number, interface in enumerate(spec.interfaces)),
@@ -80,14 +83,14 @@ def build_arguments(
             "use fewer",
         )
     for place, device in zip(_PLACES, devices, strict=False):
-        at = next(index for index, word in enumerate(device) if word.startswith("virtio-"))
+        at = next(index for index, word in enumerate(device) if word.startswith(("virtio-", "vhost-")))
         arguments += [*device[:at], f"{device[at]},bus=virtio-mmio-bus.{place}", *device[at + 1 :]]
     if restore:
         return [*arguments, "-S", "-incoming", "defer"]
     arguments += ["-kernel", str(spec.kernel)]
     if spec.initramfs is not None:
         arguments += ["-initrd", str(spec.initramfs)]
-    words = [_ARGS, *(_emulated_args() if emulated else ()), spec.boot_args]
+    words = [_ARGS, *(_emulated_args() if emulated else ()), CALLS if vsock is not None else "", spec.boot_args]
     return [*arguments, "-append", " ".join(word for word in words if word)]
 
 
@@ -97,7 +100,11 @@ def _emulated_args() -> list[str]:
     return ["mitigations=off", *([f"tsc_early_khz={khz}"] if khz is not None else [])]
 
 
-def _agent() -> list[str]:
+def _vsock(cid: int, device: int) -> list[str]:
+    return ["-device", f"vhost-vsock-device,guest-cid={cid},vhostfd={device}"]
+
+
+def _serial() -> list[str]:
     return [
         *("-device", "virtio-serial-device,max_ports=2"),
         *("-chardev", f"socket,id={AGENT},path={AGENT_SOCKET},server=on,wait=off"),

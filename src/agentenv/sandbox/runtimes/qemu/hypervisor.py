@@ -17,6 +17,8 @@ from agentenv.sandbox.runtimes.qemu.command import AGENT_SOCKET, MOST_CPUS, buil
 from agentenv.sandbox.runtimes.qemu.machine import MEMORY, STATE, QemuMachine
 from agentenv.sandbox.runtimes.qemu.qmp import Qmp, QmpError
 from agentenv.sandbox.runtimes.qemu.ram import Ram
+from agentenv.sandbox.runtimes.qemu.vsock import Line
+from agentenv.sandbox.runtimes.qemu.vsock import choose as choose_port
 
 _PROGRAM = "qemu-system-x86_64"
 _OLDEST = (6, 2)
@@ -34,6 +36,10 @@ _REMEDIES = (
     (r"Failed to get .*lock", "another program has this drive open: end it, or give the machine a copy"),
     (r"Could not open '[^']*'|can't open backing store", "look at the file's rights: QEMU runs as this user"),
     (r"-sandbox.*(not supported|seccomp|invalid)", "this QEMU was built without seccomp: use a distribution's build"),
+    (
+        r"vhost-vsock-device.*not a valid device",
+        'this QEMU was built without vhost: use a distribution\'s build, or agent_port = "serial"',
+    ),
     (r"load of migration failed|Unknown savevm|error while loading state", "make the snapshot anew with this QEMU"),
 )
 
@@ -43,13 +49,16 @@ class QemuHypervisor:
 
     name = "qemu"
 
-    def __init__(self, spawn: Spawn, *, binary: str | None = None, accelerator: str = "auto") -> None:
+    def __init__(
+        self, spawn: Spawn, *, binary: str | None = None, accelerator: str = "auto", agent_port: str = "serial"
+    ) -> None:
         """Find QEMU and what can accelerate it.
 
         Args:
             spawn: Starts monitors.
             binary: Path of QEMU, or None to look for it.
             accelerator: "auto", "kvm", "hvf" or "tcg".
+            agent_port: "serial", "vsock", or "auto" for vsock where this host has it.
 
         Raises:
             RuntimeUnavailable: It is missing or too old, or what was asked for does not work.
@@ -58,6 +67,7 @@ class QemuHypervisor:
         self._binary = find_program(binary, (_PROGRAM,), "QEMU", _INSTALL)
         self.version = read_version(self._binary, "QEMU", r"version (\d+\.\d+\S*)", _OLDEST, _INSTALL)
         self.accelerator = accelerators.choose(accelerator)
+        self.agent_port = choose_port(agent_port)
         self._consoles = Consoles()
 
     def boot(self, spec: MachineSpec, home: Path) -> QemuMachine:
@@ -114,6 +124,7 @@ class QemuHypervisor:
             ram: The same, as we have it.
             restore: Whether it waits for its state.
         """
+        line = Line.claim() if self.agent_port == "vsock" else None
         ours, theirs = socket.socketpair()
         try:
             argv = build_arguments(
@@ -124,8 +135,12 @@ class QemuHypervisor:
                 memory=path,
                 shared=ram.shared,
                 restore=restore,
+                vsock=None if line is None else (line.cid, line.device),
             )
             inherit = [theirs.fileno(), *([ram.fileno()] if ram.shared else [])]
+            if line is not None:
+                # The port too, which QEMU knows nothing of: so that nobody else can have it before its end.
+                inherit += [line.device, line.listener.fileno()]
             monitor = Monitor(
                 "QEMU",
                 argv,
@@ -137,19 +152,25 @@ class QemuHypervisor:
                 inherit=inherit,
                 explain=_explain,
             )
+            if line is not None:
+                line.hand_over()
         except BaseException:
             ours.close()
+            if line is not None:
+                line.close()
             raise
         finally:
             theirs.close()
         qmp = Qmp(ours)
         try:
             qmp.greet(_ANSWER_S)
-            return QemuMachine(spec, home, monitor, qmp, ram, Saved.of(spec, self))
+            return QemuMachine(spec, home, monitor, qmp, ram, Saved.of(spec, self), line)
         except BaseException as error:
             qmp.close()
             failure = monitor.failure(f"machine {spec.id!r} was not started: {error}")
             monitor.close()
+            if line is not None:
+                line.close()
             (home / AGENT_SOCKET).unlink(missing_ok=True)
             if isinstance(error, OSError | QmpError | AgentEnvError):
                 raise failure from error

@@ -33,6 +33,7 @@ from agentenv.sandbox.runtimes._vm.saved import Saved
 from agentenv.sandbox.runtimes.qemu.command import AGENT, AGENT_SOCKET
 from agentenv.sandbox.runtimes.qemu.qmp import Qmp, QmpError
 from agentenv.sandbox.runtimes.qemu.ram import Ram
+from agentenv.sandbox.runtimes.qemu.vsock import Line
 
 MEMORY, STATE = "memory", "state"
 _LOOK_S = 0.005
@@ -47,7 +48,9 @@ _LOW, _HIGH = 3 << 30, 4 << 30
 class QemuMachine(MonitoredMachine):
     """See ``agentenv.sandbox.runtimes._vm.machine.Machine``."""
 
-    def __init__(self, spec: MachineSpec, home: Path, monitor: Monitor, qmp: Qmp, ram: Ram, saved: Saved) -> None:
+    def __init__(
+        self, spec: MachineSpec, home: Path, monitor: Monitor, qmp: Qmp, ram: Ram, saved: Saved, line: Line | None
+    ) -> None:
         """Take over a QEMU that was started and answers.
 
         Args:
@@ -57,15 +60,19 @@ class QemuMachine(MonitoredMachine):
             qmp: Its control connection.
             ram: Its RAM; owned from here on.
             saved: How a snapshot of it is described.
+            line: On which its agent calls, owned from here on; None where there is a serial port.
         """
         super().__init__(spec, home, monitor)
         self._qmp = qmp
         self._ram = ram
         self._saved = saved
+        self._line = line
 
     def connect(self, timeout_s: float) -> socket.socket:
         """A stream to the agent, one at a time: a further one is served when the one before it is closed."""
         deadline = time.monotonic() + timeout_s
+        if self._line is not None:
+            return self._take_call(self._line, deadline, timeout_s)
         pause = _LOOK_S
         while not self._agent_listens():
             if time.monotonic() + pause > deadline:
@@ -121,6 +128,8 @@ class QemuMachine(MonitoredMachine):
         """End it and free everything; see the contract."""
         super().close()
         self._qmp.close()
+        if self._line is not None:
+            self._line.close()
         (self.home / AGENT_SOCKET).unlink(missing_ok=True)
 
     # -- parts
@@ -165,6 +174,15 @@ class QemuMachine(MonitoredMachine):
             raise TimeoutError(f"machine {self.spec.id!r}: {command} not done after {timeout_s:g} s") from error
         except OSError as error:
             raise self._gone() from error
+
+    def _take_call(self, line: Line, deadline: float, timeout_s: float) -> socket.socket:
+        try:
+            stream = line.answer(deadline, self._monitor.await_end)
+        except TimeoutError as error:
+            raise TimeoutError(f"machine {self.spec.id!r}: {error} ({timeout_s:g} s)") from error
+        if stream is None:
+            raise self._gone()
+        return stream
 
     def _agent_listens(self) -> bool:
         devices = self._execute("query-chardev")

@@ -15,4 +15,9 @@ class QemuRuntime(VmRuntime):
     def find_hypervisor(self, spawn: Spawn) -> Hypervisor:
         """QEMU; see the base."""
         settings = self._options.settings
-        return QemuHypervisor(spawn, binary=settings.get("binary"), accelerator=settings.get("accelerator", "auto"))
+        return QemuHypervisor(
+            spawn,
+            binary=settings.get("binary"),
+            accelerator=settings.get("accelerator", "auto"),
+            agent_port=settings.get("agent_port", "serial"),
+        )
