@@ -8,61 +8,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from agentenv import Sandbox
 from agentenv.fleet.owner import Owner
 from cli_watch import poll, running
 from machines_ground import need_machines
+from sandbox_shell import Shell
 
 pytestmark = pytest.mark.timeout(300)
 
-COMMANDS = ("create", "ls", "exec", "cp", "pause", "resume", "snapshot", "fork", "rm")
-
-
-@dataclass(frozen=True)
-class Shell:
-    """Runs ``agentenv sandbox`` with stores of its own."""
-
-    ground: Path
-
-    @property
-    def variables(self) -> dict[str, str]:
-        return {**os.environ, "XDG_RUNTIME_DIR": str(self.ground), "AGENTENV_DATA": str(self.ground / "data")}
-
-    def argv(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "agentenv.cli", "sandbox", *arguments]
-
-    def __call__(self, *arguments: str, code: int = 0, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(
-            self.argv(*arguments), input=stdin, capture_output=True, env=self.variables, cwd=self.ground, timeout=200
-        )
-        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout!r}\n{done.stderr!r}"
-        return done
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json").stdout)
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.argv(*arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.variables,
-        )
-
-    def states(self) -> dict[str, str]:
-        return {one["id"]: one["state"] for one in self.json("ls")["sandboxes"]}
-
-    def keeper(self, name: str) -> psutil.Process:
-        record = json.loads((self.ground / f"agentenv/{name}.json").read_text())
-        return psutil.Process(record["owner"]["pid"])
+COMMANDS = ("create", "ls", "exec", "cp", "pause", "resume", "snapshot", "fork", "stop", "rm")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from agentenv.errors import Cause
 from agentenv.sandbox.contract import Usage
-from agentenv.sandbox.workbench import Stdio, Task
+from agentenv.sandbox.workbench import Shutdown, Stdio, Task
 
 RUNNING, PAUSED, DIED, DESTROYED = "running", "paused", "died", "destroyed"
 UNKNOWN = "unknown"
@@ -59,10 +59,14 @@ class Access(Protocol):
     Attributes:
         id: Its name.
         kept: Whether it goes on when this process ends.
+        destroyed: Whether it was destroyed by this object.
     """
 
     id: str
     kept: bool
+
+    @property
+    def destroyed(self) -> bool: ...
 
     def start(self, task: Task, stdio: Stdio) -> int:
         """See ``Workbench.start``; so for ``signal``, ``resize``, ``health``, ``pause`` and ``resume``."""
@@ -99,3 +103,10 @@ class Access(Protocol):
 
     def destroy(self) -> None:
         """End it and free everything. Idempotent."""
+
+    def shutdown(self, timeout_s: float) -> Shutdown:
+        """End it in order, as ``Workbench.shutdown`` does, and free everything; that also where it fails.
+
+        Raises:
+            RuntimeUnavailable: It cannot be ended in order; it is as before.
+        """

@@ -19,6 +19,7 @@ from agentenv.boxes.commands import (
     read_command,
     read_count,
     read_name,
+    read_patience,
     read_size,
     read_variables,
 )
@@ -33,7 +34,7 @@ from agentenv.errors import Cause, CauseKind, Owner, StepTimeout
 from agentenv.images.progress import LINES, Report
 from agentenv.sandbox.contract import Usage
 from agentenv.sandbox.network import NONE
-from agentenv.sandbox.workbench import Task
+from agentenv.sandbox.workbench import Shutdown, Task
 
 if TYPE_CHECKING:
     from agentenv.snapshots.manifest import Snapshot
@@ -341,6 +342,20 @@ class Sandbox(FileWork):
         """
         return [type(self)(access) for access in self._access.fork(new_names(read_count(count), name, self.id))]
 
+    def shutdown(self, timeout_s: float = 10.0) -> Shutdown:
+        """End it in order and free everything, also one that a keeper holds; a paused one goes on for it.
+
+        Programs get SIGTERM, and SIGKILL where they have not ended in time. What they write arrives.
+
+        Args:
+            timeout_s: Seconds that they have.
+
+        Raises:
+            StepTimeout, SandboxDied: It did not answer, or is gone; it is destroyed all the same.
+            RuntimeUnavailable: It cannot be ended in order; it is as before.
+        """
+        return self._access.shutdown(read_patience(timeout_s))
+
     def destroy(self) -> None:
         """End it and free everything, also one that a keeper holds. Idempotent."""
         self._finalizer.detach()
@@ -370,7 +385,7 @@ class Sandbox(FileWork):
 
 def _abandon(access: Access, owner: int) -> None:
     """Nobody refers to it any more. Not in this thread: the collector may run while it holds what ending one needs."""
-    if access.kept or os.getpid() != owner:
+    if access.kept or access.destroyed or os.getpid() != owner:
         return
     warnings.warn(f"sandbox {access.id!r} was not destroyed", ResourceWarning, stacklevel=2)
     threading.Thread(target=access.destroy, name="agentenv-destroy").start()

@@ -14,6 +14,7 @@ from agentenv.errors import ConfigError, Problem
 from agentenv.sandbox.contract import SandboxSpec
 from agentenv.sandbox.network import NONE
 
+_MOST_PATIENCE_S = 86_400
 # They name hosts, control groups and sockets.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 
@@ -160,6 +161,18 @@ def read_count(count: Any) -> int:
     if type(count) is not int or count < 1:
         raise ConfigError([Problem("keyword argument", "count", f"expected a number from 1 on, got {count!r}")])
     return count
+
+
+def read_patience(timeout_s: Any) -> float:
+    """Seconds that programs have to end.
+
+    Raises:
+        ConfigError: They are none.
+    """
+    if type(timeout_s) not in (int, float) or not 0 <= timeout_s <= _MOST_PATIENCE_S:
+        what = f"expected a number of seconds from 0 to {_MOST_PATIENCE_S}, got {timeout_s!r}"
+        raise ConfigError([Problem("keyword argument", "timeout_s", what)])
+    return float(timeout_s)
 
 
 def read_size(terminal: Sequence[int]) -> tuple[int, int]:

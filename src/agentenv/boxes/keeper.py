@@ -24,7 +24,7 @@ from typing import Any
 from agentenv.boxes.copies import copying_ground
 from agentenv.boxes.failures import to_record
 from agentenv.boxes.local import LocalAccess
-from agentenv.errors import AgentEnvError, ConfigError, ProtocolError, ResourceLimit
+from agentenv.errors import AgentEnvError, ClosedError, ConfigError, ProtocolError, ResourceLimit, RuntimeUnavailable
 from agentenv.guest.control import ControlClosed, receive_message, send_message
 from agentenv.sandbox.workbench import Stdio, Task
 
@@ -71,6 +71,7 @@ class Keeper:
             "pause": self._pause,
             "resume": self._resume,
             "snapshot": lambda request, _fds: {"snapshot": access.snapshot(request["name"], request["replace"])},
+            "shutdown": self._shutdown,
             "destroy": self._destroy,
         }
 
@@ -154,7 +155,7 @@ class Keeper:
                 try:
                     send_message(connection, reply)
                 finally:  # also where whoever asked did not wait
-                    if request.get("op") == "destroy" and "error" not in reply:
+                    if reply.get("over"):
                         self._stop.send(b"x")
 
     def _answer(self, request: Mapping[str, Any], fds: Sequence[int], held: contextlib.ExitStack) -> Answer:
@@ -226,10 +227,20 @@ class Keeper:
         plan = self._access.plan
         return {"plan": replace(plan, spec=replace(plan.spec, origin=directory)).to_record()}
 
+    def _shutdown(self, request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        try:
+            reply: Answer = {"done": asdict(self._access.shutdown(float(request["timeout"])))}
+        except (ClosedError, RuntimeUnavailable):  # somebody else ends it, or nobody
+            raise
+        except (AgentEnvError, OSError) as error:  # it is destroyed all the same
+            reply = {"error": to_record(error)}
+        self._give_up()
+        return {**reply, "over": True}
+
     def _destroy(self, _request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
         self._access.destroy()
         self._give_up()
-        return {}
+        return {"over": True}
 
 
 def _is_ours(connection: socket.socket) -> bool:

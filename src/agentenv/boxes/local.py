@@ -23,7 +23,7 @@ from agentenv.boxes.status import died
 from agentenv.errors import Cause, CauseKind, ClosedError, Owner, RuntimeUnavailable, SandboxError, StepTimeout
 from agentenv.sandbox import contract
 from agentenv.sandbox.network import write_network
-from agentenv.sandbox.workbench import Stdio, Task, Workbench
+from agentenv.sandbox.workbench import Shutdown, Stdio, Task, Workbench
 from agentenv.telemetry.text import one_line, printable
 
 _GONE_S = 5.0
@@ -158,6 +158,29 @@ class LocalAccess:
             # Last of all: until here its machine may use it.
             with self._kept_open:
                 self._ground.release()
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether it was destroyed."""
+        return self._destroyed
+
+    def shutdown(self, timeout_s: float) -> Shutdown:
+        """End it in order, and free everything."""
+        with self._turn:
+            try:
+                with self._talking() as bench:
+                    done = bench.shutdown(timeout_s)
+            except (RuntimeUnavailable, ClosedError):  # nothing has happened, or somebody else sees to it
+                raise
+            except StepTimeout as error:
+                self.destroy()
+                cause = replace(error.cause, detail=f"{error.cause.detail}; it was destroyed all the same")
+                raise StepTimeout(cause.detail, env_id=self.id, cause=cause, noun="sandbox") from error
+            except BaseException:
+                self.destroy()
+                raise
+            self.destroy()
+            return done
 
     def disown(self) -> None:
         """Forget it, in a forked child: its exit must not reach the parent's sandbox."""

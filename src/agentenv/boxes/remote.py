@@ -19,15 +19,25 @@ from agentenv.boxes.access import DIED, UNKNOWN, Access, Description
 from agentenv.boxes.failures import from_record
 from agentenv.boxes.kept import Kept
 from agentenv.boxes.status import died
-from agentenv.errors import AgentEnvError, Cause, CauseKind, Owner, ProtocolError, RuntimeUnavailable, SandboxDied
+from agentenv.errors import (
+    AgentEnvError,
+    Cause,
+    CauseKind,
+    Owner,
+    ProtocolError,
+    RuntimeUnavailable,
+    SandboxDied,
+    StepTimeout,
+)
 from agentenv.guest.control import receive_message, send_message
 from agentenv.sandbox.contract import Usage
-from agentenv.sandbox.workbench import Stdio, Task
+from agentenv.sandbox.workbench import Shutdown, Stdio, Task
 from agentenv.telemetry.text import one_line
 
 _GONE = "its keeper is gone, and the machine with it"
 _STARTING = "starting"
 _END_S = 30.0
+_SHUTDOWN_S = 240.0
 _DESCRIBE_S = 10.0
 _ENDING_S = 5.0
 _NUMBER = (int, float)
@@ -52,6 +62,7 @@ class RemoteAccess:
     """See ``access.Access``."""
 
     kept = True
+    destroyed = False
 
     def __init__(self, found: Kept) -> None:
         """Reach a keeper that is there."""
@@ -141,6 +152,49 @@ class RemoteAccess:
                 self._end(pidfd)
         finally:
             os.close(pidfd)
+        kept.give_up(self.id, self.owner)
+
+    def shutdown(self, timeout_s: float) -> Shutdown:
+        """End it in order, and its keeper."""
+        try:
+            pidfd = os.pidfd_open(self.owner.pid)
+        except ProcessLookupError as error:
+            raise died(self.id, Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, self._gone())) from error
+        try:
+            done = self._shut_down(timeout_s)
+        except RuntimeUnavailable:  # it is as before
+            raise
+        except (AgentEnvError, OSError):
+            self._follow(pidfd)
+            raise
+        else:
+            self._follow(pidfd)
+            return done
+        finally:
+            os.close(pidfd)
+
+    def _shut_down(self, timeout_s: float) -> Shutdown:
+        try:
+            self._tell("description", "describe", timeout_s=_END_S)  # one that does not answer is not waited for longer
+        except _Silent as error:
+            raise RuntimeUnavailable(f"sandbox {self.id!r}: {error}", f"kill -9 {self.owner.pid} ends both") from error
+        try:
+            told = self._tell("done", "shutdown", timeout_s=timeout_s + _SHUTDOWN_S, timeout=timeout_s)
+            return Shutdown(int(told["ended"]), int(told["killed"]))
+        except _Silent as error:
+            cause = Cause(CauseKind.TIMEOUT, Owner.INFRASTRUCTURE, f"{error}; it was destroyed all the same")
+            raise StepTimeout(cause.detail, env_id=self.id, cause=cause, noun="sandbox") from error
+        except (KeyError, TypeError, ValueError) as error:  # a ProtocolError is one
+            said = one_line(str(error), 200).removeprefix(f"sandbox {self.id!r}: ")
+            raise RuntimeUnavailable(
+                f"sandbox {self.id!r}: its keeper is of another version, and cannot end it in order: {said}",
+                f"agentenv sandbox rm {self.id} ends it at once",
+            ) from error
+
+    def _follow(self, pidfd: int) -> None:
+        """See to it that a keeper that is to end does."""
+        if not _has_ended(pidfd, _ENDING_S):
+            self.destroy()
         kept.give_up(self.id, self.owner)
 
     def _end(self, pidfd: int) -> None:

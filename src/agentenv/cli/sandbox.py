@@ -9,6 +9,7 @@ import typer
 
 from agentenv.cli.exits import guarded
 from agentenv.cli.sandbox_exec import exec_
+from agentenv.cli.sandbox_stop import stop
 
 if TYPE_CHECKING:
     from agentenv.boxes.box import Sandbox
@@ -258,7 +259,7 @@ def rm(
     all_: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
     json_: Json = False,
 ) -> None:
-    """End sandboxes and free everything. Snapshots of them stay.
+    """End sandboxes at once and free everything. Snapshots of them stay; stop lets programs end by themselves.
 
     Exits as for the first that could not be ended; the others are.
 
@@ -304,6 +305,6 @@ def _connect(name: str) -> Sandbox:
     return Sandbox.connect(name)
 
 
-for command in (create, ls, cp, pause, resume, snapshot, fork, rm):
+for command in (create, ls, cp, pause, resume, snapshot, fork, stop, rm):
     sandbox.command()(guarded(command))
 sandbox.command(name="exec")(guarded(exec_))

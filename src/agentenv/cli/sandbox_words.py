@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentenv.boxes.reach import Setting
     from agentenv.boxes.results import Copied
     from agentenv.images.progress import Report
+    from agentenv.sandbox.workbench import Shutdown
 
 _SHOWN = 2
 _NAMED = 10
@@ -221,6 +222,25 @@ def print_removed(removed: Sequence[str], failed: Mapping[str, Exception], *, as
         print_json(record | ({"failed": {name: str(error) for name, error in failed.items()}} if failed else {}))
     elif removed or not failed:
         print_result(open_stdout(), f"removed {', '.join(removed)}" if removed else "there were none")
+    for error in failed.values():
+        print_result(open_stderr(), f"agentenv: {printable(str(error))}")
+
+
+def print_stopped(stopped: Mapping[str, Shutdown], failed: Mapping[str, Exception], *, as_json: bool) -> None:
+    """Say how programs ended, and on stderr what was not ended in order."""
+    from agentenv.cli.console import open_stderr, open_stdout, print_json, print_result
+    from agentenv.errors import counted
+    from agentenv.telemetry.text import printable
+
+    if as_json:
+        record: dict[str, Any] = {
+            "stopped": [{"id": name, "ended": one.ended, "killed": one.killed} for name, one in stopped.items()]
+        }
+        print_json(record | ({"failed": {name: str(error) for name, error in failed.items()}} if failed else {}))
+    else:
+        for name, one in stopped.items():
+            killed = f", {one.killed:,} killed" if one.killed else ""
+            print_result(open_stdout(), f"{name}: stopped, {counted(one.ended, 'program')} ended{killed}")
     for error in failed.values():
         print_result(open_stderr(), f"agentenv: {printable(str(error))}")
 

@@ -78,6 +78,16 @@ class Link:
         """Whether everything has been handed to the kernel."""
         return not self._out
 
+    @property
+    def drained(self) -> bool:
+        """Whether every stream that is read here has ended, and what was read is on its way."""
+        return not any(tunnel.reading for tunnel in self._tunnels.values())
+
+    @property
+    def unwritten(self) -> int:
+        """Bytes of all streams but that of requests that nobody has taken yet here."""
+        return sum(tunnel.unwritten for stream, tunnel in self._tunnels.items() if stream != RPC)
+
     def accept(self, max_body: int) -> None:
         """Accept frames as large as this from now on."""
         self._splitter.max_body = max(max_body, CHUNK)

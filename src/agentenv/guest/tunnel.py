@@ -65,6 +65,11 @@ class Tunnel:
             os.set_blocking(fd, False)
         self._watch()
 
+    @property
+    def unwritten(self) -> int:
+        """Bytes that came and have not been written yet."""
+        return len(self._pending)
+
     def take(self, kind: Kind, body: bytes) -> None:
         """Take in a frame of this stream."""
         if kind is Kind.CREDIT:

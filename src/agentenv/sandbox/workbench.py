@@ -78,6 +78,19 @@ class Kept:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """How programs ended when their sandbox did. Each counts once, with all it had started.
+
+    Attributes:
+        ended: How many ended by themselves, once they were asked to.
+        killed: How many had not when their time was over.
+    """
+
+    ended: int
+    killed: int
+
+
 class Workbench(Protocol):
     """A part of a sandbox. May be used by several threads.
 
@@ -127,3 +140,20 @@ class Workbench(Protocol):
 
     def keep(self) -> Kept:
         """The same, in a directory of the run's own."""
+
+    def shutdown(self, timeout_s: float) -> Shutdown:
+        """End it in order; what is left to do afterwards is to destroy it.
+
+        Programs get SIGTERM, and SIGKILL where they have not ended in time. How they ended is told as ever, and what
+        they wrote arrives, unless whoever it is for has not read it by the end of that time, or 5 s after their end.
+        Disks are written out before the machine ends. One that stands still goes on for it. From the beginning on
+        nothing is started and nothing stands still any more: ``ClosedError``.
+
+        Args:
+            timeout_s: Seconds that programs have.
+
+        Raises:
+            RuntimeUnavailable: It cannot be ended in order, and is as before; says why.
+            StepTimeout: It did not answer. What has ended by then is not known, and that goes for all that follow.
+            SandboxDied: It is gone.
+        """

@@ -17,6 +17,8 @@ an "event".
     resize     change the size of a task's terminal
     health     how the machine is
     settle     write out what is not yet on the disks
+    shutdown   begin to end everything that runs, and tell how far that is; when it is over and the host has let go of
+               the machine, that ends too
     part       wait for another host: this machine is about to stand still
     adopt      the first request of a host that takes this machine over: is it the one that parted from it?
     wake       the time of now, and new randomness
@@ -25,6 +27,7 @@ an "event".
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -34,6 +37,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from agentenv.guest.agent.ending import Ending, power_off
 from agentenv.guest.agent.health import look
 from agentenv.guest.agent.limits import oom_kills
 from agentenv.guest.agent.network import join_network
@@ -51,6 +55,7 @@ _LENGTH = struct.Struct("<I")
 _DRAIN_S = 1.0
 _SITE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 _MAX_REQUEST = 256 << 20
+_BEGINNINGS = ("warm", "start", "task")
 
 
 class Agent:
@@ -66,6 +71,7 @@ class Agent:
         self._tenant: Tenant | None = None
         self._tasks = Tasks(self._loop, lambda: self._link)
         self._farewell_s = 0.0
+        self._ending: Ending | None = None
         self._parting = False
         self._word: str | None = None
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -79,9 +85,11 @@ class Agent:
         """Serve for ever."""
         while True:
             self._port.look()
-            self._loop.turn(0.01 if self._farewell_s else self._port.patience_s)
+            self._loop.turn(0.01 if self._farewell_s or self._ending else self._port.patience_s)
             if self._farewell_s:
                 self._take_leave()
+            if self._ending is not None:
+                self._go_on_ending(self._ending)
             if self._parting and (self._link is None or self._link.flushed):
                 self._parting = False
                 if self._link is not None:
@@ -146,11 +154,14 @@ class Agent:
             "adopt": self._adopt,
             "wake": lambda request, _number: wake(request),
             "settle": lambda _request, _number: os.sync(),
+            "shutdown": self._shut_down,
             "part": self._part,
         }
         if self._link is not None and self._link.holding and message["op"] != "adopt" and not self._parting:
             self._start_anew()
         try:
+            if self._ending is not None and message["op"] in _BEGINNINGS:
+                raise OSError(errno.ESHUTDOWN, "the machine is being shut down")
             value = handlers[message["op"]](message, number)
         except OSError as error:
             text = error.strerror or str(error)
@@ -236,10 +247,23 @@ class Agent:
             self._tenant.close()
             self._tenant = None
 
+    def _shut_down(self, request: dict[str, Any], _number: int) -> dict[str, Any]:
+        if self._ending is None:
+            zygotes = [zygote.pid for zygote in (self._python, self._bare) if zygote is not None]
+            self._ending = Ending(request["seconds"], {os.getsid(0), *zygotes})
+        return self._ending.told()
+
+    def _go_on_ending(self, ending: Ending) -> None:
+        ending.look(lambda: not len(self._tasks) and (self._link is None or self._link.drained))
+        # What was handed to the kernel has not arrived yet: the host lets go when it has all of it.
+        if ending.over and self._link is None:
+            power_off()
+
     def _over(self) -> None:
         """The cell has ended: the rest of what it wrote goes out, then the machine may end as well."""
         self._tell({"event": "ended", "oom_kills": oom_kills()})
-        self._farewell_s = time.monotonic() + _DRAIN_S
+        if self._ending is None:
+            self._farewell_s = time.monotonic() + _DRAIN_S
 
     def _take_leave(self) -> None:
         silent = self._tenant is None or self._tenant.silent

@@ -139,6 +139,13 @@ class RelayProcess:
         except RuntimeUnavailable:
             return ""
 
+    def unwritten(self, machine: int) -> int:
+        """Bytes that came from a machine and were not read yet by whoever they are for; 0 when the relay is gone."""
+        try:
+            return int(self._ask({"op": "unwritten", "machine": machine}, ())[0]["bytes"])
+        except RuntimeUnavailable:
+            return 0
+
     def leave(self, machine: int) -> None:
         """Forget a machine."""
         with contextlib.suppress(RuntimeUnavailable):

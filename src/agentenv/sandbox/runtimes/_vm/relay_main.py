@@ -18,6 +18,7 @@ ended:
     rejoin    another stream into it
     release   everything again
     fate      what came from a machine and was not the protocol
+    unwritten how much came from a machine and was not read yet by whoever it is for
     leave     forget a machine
 """
 
@@ -81,6 +82,7 @@ class Relay:
             "rejoin": self._rejoin,
             "release": self._release,
             "fate": self._fate,
+            "unwritten": self._unwritten,
             "leave": self._leave,
         }
         self._loop.watch(owner.fileno(), READ, self._obey)
@@ -189,6 +191,10 @@ class Relay:
     def _fate(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
         machine = self._machines.get(request["machine"])
         return {"broken": "" if machine is None else machine.broken}, []
+
+    def _unwritten(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        machine = self._machines.get(request["machine"])
+        return {"bytes": 0 if machine is None else machine.link.unwritten}, []
 
     def _leave(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
         machine = self._machines.pop(request["machine"], None)

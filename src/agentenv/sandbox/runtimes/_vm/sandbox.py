@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -30,7 +31,7 @@ from agentenv.sandbox.runtimes._cgroup import Cgroup
 from agentenv.sandbox.runtimes._introduction import read_introductions
 from agentenv.sandbox.runtimes._net.link import NetworkLink
 from agentenv.sandbox.runtimes._report import Report
-from agentenv.sandbox.runtimes._usage import read_usage
+from agentenv.sandbox.runtimes._usage import host_oom_kills, read_usage
 from agentenv.sandbox.runtimes._vm.agent import Agent, greet
 from agentenv.sandbox.runtimes._vm.cause import Evidence, find_cause
 from agentenv.sandbox.runtimes._vm.collect import unpack
@@ -42,6 +43,7 @@ CONTROL, STDOUT, STDERR, REPORT, OUT = 1, 2, 3, 4, 5
 """The streams of a sandbox."""
 _STREAMS = {"control": CONTROL, "stdout": STDOUT, "stderr": STDERR, "report": REPORT, "out": OUT}
 _END_S = 5.0
+_OFF_S = 10.0
 _MOST_OF_ARCHIVE = 256 << 20
 _CALL_S = 30.0
 _CONSOLE_LINES = 200
@@ -53,7 +55,14 @@ class VmSandbox:
     copying = None
 
     def __init__(
-        self, spec: SandboxSpec, output: Output, relay: RelayProcess, number: int, home: Path, cgroup: Cgroup | None
+        self,
+        spec: SandboxSpec,
+        output: Output,
+        relay: RelayProcess,
+        number: int,
+        home: Path,
+        cgroup: Cgroup | None,
+        limit_mb: int = 0,
     ) -> None:
         """Make the descriptors; ``board`` brings the machine.
 
@@ -64,6 +73,7 @@ class VmSandbox:
             number: Of the machine, at the relay.
             home: The machine's directory; removed with the sandbox.
             cgroup: Limits of the monitor; owned from here on.
+            limit_mb: Of them, that of memory, MiB; for words.
         """
         self.spec = spec
         self.introductions: list[dict[str, Any]] = []
@@ -73,6 +83,7 @@ class VmSandbox:
         self.workbench: VmWorkbench | None = None
         self.link: NetworkLink | None = None
         self._relay, self._number, self._output, self._cgroup = relay, number, output, cgroup
+        self._limit_mb, self._host_oom_kills = limit_mb, host_oom_kills()
         self._machine: Machine | None = None
         self.pid = 0
         self._report = Report()
@@ -125,6 +136,7 @@ class VmSandbox:
                 self._number,
                 self.introductions,
                 self._gone,
+                self._let_end,
             )
 
     def part(self) -> None:
@@ -264,7 +276,8 @@ class VmSandbox:
             unpack(self._archive, self.spec.out, most_bytes=self.spec.disk_mb << 20)
         if self._cgroup is not None:
             self._cgroup.destroy()
-        with self._lock:
+        # A disk that became read-only keeps a machine's files; nothing else of it may stay.
+        with self._lock, contextlib.suppress(OSError):
             if self._machine is not None:
                 self._machine.close()
         for held in (self.control, self._control_theirs, self.agent, self._report, self.link):
@@ -299,10 +312,14 @@ class VmSandbox:
     def _find_cause(self) -> Cause:
         stats = self._cgroup.stats() if self._cgroup is not None else None
         self.last_usage = None if stats is None else read_usage(stats)
+        counted = stats is not None and bool(stats.memory_peak_bytes or stats.charged_bytes)
         return find_cause(
             Evidence(
                 asked=self._reason,
                 monitor_oom_kills=0 if stats is None else stats.oom_kills,
+                monitor_limit_mb=self._limit_mb,
+                monitor_peak_bytes=0 if stats is None else stats.memory_peak_bytes,
+                host_oom_kills=0 if counted else host_oom_kills() - self._host_oom_kills,
                 broken=self._relay.broken(self._number),
                 relay_lives=self._relay.alive(),
                 told=self.agent.events(),
@@ -320,6 +337,14 @@ class VmSandbox:
         self.kill()
         cause = self.cause()
         return SandboxDied(what + cause.detail, env_id=self.spec.id, cause=cause, output=self._tail())
+
+    def _let_end(self) -> None:
+        """Let go of a machine that then ends by itself, as asked; what does not is killed."""
+        if self._reason is None and self.alive():
+            self._reason = Cause(CauseKind.CLOSED, Owner.INFRASTRUCTURE, "it was shut down")
+        self._relay.leave(self._number)
+        self.await_end(_OFF_S)
+        self.kill()
 
     def _late(self, doing: str) -> StepTimeout:
         owner = Owner.ENVIRONMENT if "environment" in doing else Owner.INFRASTRUCTURE

@@ -19,7 +19,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import AgentEnvError, Cause, CauseKind, Owner, RuntimeUnavailable, SandboxDied, StepTimeout
+from agentenv.errors import (
+    AgentEnvError,
+    Cause,
+    CauseKind,
+    ClosedError,
+    Owner,
+    RuntimeUnavailable,
+    SandboxDied,
+    StepTimeout,
+)
 from agentenv.sandbox.contract import SandboxSpec
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._vm.agent import Agent, AgentRefusal, greet
@@ -28,13 +37,16 @@ from agentenv.sandbox.runtimes._vm.machine import Machine
 from agentenv.sandbox.runtimes._vm.origin import write_origin
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
 from agentenv.sandbox.runtimes._vm.templates import SCRATCH
-from agentenv.sandbox.workbench import Kept, Stdio, Task
+from agentenv.sandbox.workbench import Kept, Shutdown, Stdio, Task
 
 _CALL_S = 30.0
 _SETTLE_S = 120.0
 _CONNECT_S = 30.0
+_OUTPUT_S = 5.0
+_LOOK_S = 0.02
 _ENTROPY_BYTES = 32
 _FIRST_STREAM, _STREAMS_EACH, _MOST_TASKS = 16, 4, 16000
+_MOST_PROGRAMS = 1 << 22
 _NAMES = ("stdin", "stdout", "stderr", "status")
 
 
@@ -56,6 +68,7 @@ class VmWorkbench:
         number: int,
         introductions: Sequence[Mapping[str, Any]],
         gone: Callable[[BaseException], SandboxDied],
+        let_end: Callable[[], None],
     ) -> None:
         """Use a machine whose agent answers.
 
@@ -68,12 +81,15 @@ class VmWorkbench:
             number: Of the machine, at the relay.
             introductions: Of its environments, as they come.
             gone: Finds out why it is gone.
+            let_end: Lets go of it, and waits until it has ended by itself.
         """
         self._spec, self._files, self._machine = spec, files, machine
-        self._agent, self._relay, self._number, self._gone = agent, relay, number, gone
+        self._agent, self._relay, self._number = agent, relay, number
+        self._gone, self._let_end = gone, let_end
         self._introductions = introductions
         self._lock = threading.RLock()
         self._word: str | None = None
+        self._ending = False
         self._tasks = 0
 
     @property
@@ -93,6 +109,7 @@ class VmWorkbench:
         }
         while True:
             with self._lock:
+                self._expect_no_end()
                 self._expect_going()
                 self._tasks += 1
                 number = self._tasks
@@ -130,6 +147,7 @@ class VmWorkbench:
         with self._lock:
             if self._word is not None:
                 return
+            self._expect_no_end()
             self._agent.call("settle", _SETTLE_S)
             with self._told():
                 self._part()
@@ -182,6 +200,44 @@ class VmWorkbench:
             shutil.rmtree(directory, ignore_errors=True)
             raise
         return Kept(directory)
+
+    def shutdown(self, timeout_s: float) -> Shutdown:
+        """End it in order; see the contract."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            self._expect_no_end()
+            self.resume()
+            try:
+                told = self._agent.call("shutdown", _CALL_S, seconds=timeout_s)
+            except AgentRefusal as error:
+                said = "its agent, of another version, knows nothing of that" if error.code is None else error.text
+                raise RuntimeUnavailable(
+                    f"{self._spec.id}: it cannot be ended in order: {said}", "destroy it, which ends it at once"
+                ) from error
+            self._ending = True
+        # Asked again and again, since signals and the like are to have their turn.
+        while not self._read(told, "over"):
+            if time.monotonic() > deadline + _SETTLE_S:
+                late = f"its agent has not ended all that runs within {timeout_s + _SETTLE_S:g} s"
+                cause = Cause(CauseKind.TIMEOUT, Owner.INFRASTRUCTURE, late)
+                raise StepTimeout(cause.detail, env_id=self._spec.id, cause=cause)
+            time.sleep(_LOOK_S)
+            told = self._agent.call("shutdown", _SETTLE_S)
+        done = Shutdown(self._read(told, "ended"), self._read(told, "killed"))
+        patience = max(deadline, time.monotonic() + _OUTPUT_S)
+        while self._relay.unwritten(self._number) and time.monotonic() < patience:
+            time.sleep(_LOOK_S)
+        self._let_end()
+        return done
+
+    def _read(self, told: object, name: str) -> int:
+        """A number of what the agent tells of an end; hostile data."""
+        number = told.get(name) if isinstance(told, dict) else None
+        if not isinstance(number, int) or not 0 <= number < _MOST_PROGRAMS:
+            detail = f"its agent tells of its end without saying {name!r}: {str(told)[:200]}"
+            cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, detail)
+            raise self._gone(SandboxDied(cause.detail, env_id=self._spec.id, cause=cause))
+        return int(number)
 
     def _part(self) -> None:
         """Part from the agent; the machine goes on."""
@@ -250,6 +306,10 @@ class VmWorkbench:
         with self._lock:
             self._expect_going()
             return self._agent.call(op, _CALL_S, **arguments)
+
+    def _expect_no_end(self) -> None:
+        if self._ending:
+            raise ClosedError(f"sandbox {self._spec.id!r} is being shut down; make another")
 
     def _expect_going(self) -> None:
         if self.paused:
