@@ -1,4 +1,6 @@
-"""Where users' data lies on the disk, what has to be there before anybody may count on it, and a full disk in words."""
+"""Where users' data lies on the disk, what has to be there before anybody may count on it, and, in words, a disk that
+takes nothing more.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,30 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentenv.errors import ResourceLimit
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+UNWRITABLE = (*FULL, errno.EROFS)
+"""Of a disk that takes nothing more, whatever is written: it is full, a quota is, or it is read-only, as one that has
+shown errors becomes by itself."""
+
+MOUNT = "mount it writable (a disk that has shown errors needs fsck first)"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What helps where a disk takes nothing more.
+
+    Attributes:
+        room: What makes room on it.
+        elsewhere: How another disk is chosen.
+    """
+
+    room: str
+    elsewhere: str
 
 
 def data_directory() -> Path:
@@ -43,27 +64,31 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def room_for(what: str, path: Path, remedy: str) -> Iterator[None]:
-    """Turn a full disk into words; see ``no_room``.
+def room_for(what: str, path: Path, remedy: Remedy) -> Iterator[None]:
+    """Turn a disk that takes nothing more into words; see ``no_room``.
 
     Raises:
-        ResourceLimit: The disk or the quota is full.
+        ResourceLimit: The disk or the quota is full, or it is read-only.
     """
     try:
         yield
     except ResourceLimit:
         raise
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in UNWRITABLE:
             raise
         raise no_room(what, path, remedy, error.errno) from error
 
 
-def no_room(what: str, path: Path, remedy: str, code: int | None = None) -> ResourceLimit:
-    """The error that says a disk is full, for what, where, and what helps."""
+def no_room(what: str, path: Path, remedy: Remedy, code: int | None = None) -> ResourceLimit:
+    """The error that says that a disk is full or read-only, for what, where, and what helps."""
+    code = code or errno.ENOSPC
+    if code == errno.EROFS:
+        said = f"expected to write {what}{path}, but its disk is read-only"
+        return ResourceLimit(code, f"{said}\n  remedy: {MOUNT}, or {remedy.elsewhere}")
     free = "?"
     with contextlib.suppress(OSError):
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
         free = f"{shutil.disk_usage(existing).free >> 20} MB"
-    said = f"no room on the disk for {what}{path} ({free} free)\n  remedy: {remedy}"
-    return ResourceLimit(code or errno.ENOSPC, said)
+    said = f"no room on the disk for {what}{path} ({free} free)"
+    return ResourceLimit(code, f"{said}\n  remedy: {remedy.room}, or {remedy.elsewhere}")

@@ -61,6 +61,8 @@ def test_a_part_of_it() -> None:
 def test_all_of_it() -> None:
     need_machines()
     machines = _command(("tests/sandbox/vm/test_firecracker_machine.py", _INSIDE, *_CGROUPS))
-    said = _run(f"{sys.executable} -W ignore tests/lab/firecracker.py && {machines}", _ALL_S)
+    by_hand = " && ".join(f"{sys.executable} -W ignore tests/lab/{name}.py" for name in ("firecracker", "clock"))
+    said = _run(f"{by_hand} && {machines}", _ALL_S)
     assert "kill_one: one of two was killed, and nothing differs" in said
+    assert "firecracker, stand_still: its clock is the host's" in said
     assert " passed" in said

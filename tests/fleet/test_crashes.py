@@ -70,9 +70,9 @@ def test_numbers_go_up_and_none_is_used_twice(run: RunDir, place: EnvDir) -> Non
 
 
 def test_reports_of_all_environments_come_in_the_order_of_time(run: RunDir) -> None:
-    for env_id, time_unix in (("b", 3.0), ("a", 2.0), ("b", 1.0)):
+    for env_id, time_unix in (("a", 2.0), ("b", 1.0), ("b", 3.0)):
         write_crash(run.environment(env_id), replace(REPORT, env_id=env_id, time_unix=time_unix))
-    assert [(report.env_id, report.number) for report in read_crashes(run)] == [("b", 2), ("a", 1), ("b", 1)]
+    assert [(report.env_id, report.number) for report in read_crashes(run)] == [("b", 1), ("a", 1), ("b", 2)]
 
 
 def test_the_first_and_the_latest_are_kept(run: RunDir, place: EnvDir) -> None:
@@ -152,3 +152,12 @@ finish_crash(first, {"how": "replay"})
 def test_a_recovery_of_an_unknown_kind_is_refused(place: EnvDir) -> None:
     with pytest.raises(ValueError, match="how: expected one of snapshot, state, replay"):
         finish_crash(write_crash(place, REPORT), {"how": "magic"})
+
+
+def test_the_crashes_of_one_environment_keep_their_order_where_the_clock_was_set_back(run: RunDir) -> None:
+    times = {"a": (1000.0, 8000.0, 900.0, 901.0), "b": (950.0, 2000.0)}
+    for env_id, moments in times.items():
+        for moment in moments:
+            write_crash(run.environment(env_id), replace(REPORT, env_id=env_id, time_unix=moment))
+    found = [(report.env_id, report.number) for report in read_crashes(run)]
+    assert found == [("b", 1), ("a", 1), ("b", 2), ("a", 2), ("a", 3), ("a", 4)]

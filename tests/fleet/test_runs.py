@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,24 @@ def test_what_is_not_found_names_what_there_is(root: Path, ref: str, said: str) 
 def test_latest_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has none"):
         find_run(tmp_path, "latest")
+
+
+def test_the_latest_run_is_the_latest_wherever_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that was hours ahead until it was corrected, and one that is set back twice."""
+    real = time.time
+    for number, ahead in enumerate((9.0, 0.0, -30.0, 4.0)):
+        monkeypatch.setattr(time, "time", lambda ahead=ahead: real() + ahead * 3600)
+        RunDir.create(tmp_path, f"n{number}", f"id{number}")
+        assert find_run(tmp_path, "latest").run_id == f"id{number}"
+    assert [run.run_id for run in list_runs(tmp_path)] == ["id0", "id1", "id2", "id3"]
+    # What is shown is what its clock said then.
+    assert list_runs(tmp_path)[0].started_unix == pytest.approx(real() + 9 * 3600, abs=3600)
+
+
+@pytest.mark.parametrize("moment", ['{"id": "another boot", "s": 1e6}', '{"id": 3}', "[]", '"x"', '{"s": true}'])
+def test_a_run_of_another_boot_counts_by_its_clock(root: Path, moment: str) -> None:
+    run = root / "20260101-120000-gridworld"
+    (run / "manifest.json").write_text(f'{{"run_id": "aa11", "started_unix": 150.0, "started_boot": {moment}}}')
+    assert [found.run_id for found in list_runs(root)] == ["aa11", "ab22", "ac33"]

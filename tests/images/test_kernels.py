@@ -6,6 +6,7 @@ import bz2
 import gzip
 import hashlib
 import http.server
+import json
 import lzma
 import struct
 import subprocess
@@ -114,6 +115,19 @@ def test_which_kernel_a_configuration_means(tmp_path: Path, store: Store) -> Non
     assert found == Kernel(own, (), "own", hashlib.sha256(elf(version="own")).hexdigest(), source=str(own))
     with pytest.raises(RuntimeUnavailable, match=r"got 'none' \(kernels here: .*k6\.2"):
         resolve_kernel("none", store)
+
+
+def test_the_kernel_fetched_last_where_the_clock_was_ahead_before(tmp_path: Path, store: Store) -> None:
+    for version in ("6.1", "6.2", "6.3"):
+        (tmp_path / version).write_bytes(bzimage(gzip.compress(elf(version=version))))
+        take_kernel(store, tmp_path / version, name=f"k{version}")
+        assert resolve_kernel(None, store).version == version
+        (record,) = (store.root / "names").glob(f"*/k{version}.json")
+        known = json.loads(record.read_text())
+        known["fetched"] = f"{2099 - known['number']}-01-01T00:00:00.000000+00:00"
+        if version == "6.1":
+            del known["number"]  # as an older version wrote it
+        record.write_text(json.dumps(known))
 
 
 def test_a_kernel_from_the_network_must_be_the_one_that_was_meant(tmp_path: Path, store: Store) -> None:

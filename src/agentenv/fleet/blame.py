@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agentenv.errors import Cause, CauseKind, ConfigError, Owner, ProtocolError, SandboxError
+from agentenv.disk import UNWRITABLE
+from agentenv.errors import Cause, CauseKind, ConfigError, Owner, ProtocolError, ResourceLimit, SandboxError
 from agentenv.fleet.policies import PolicyError
 
 
@@ -14,4 +15,6 @@ def cause_of(error: Exception) -> Cause:
         return Cause(CauseKind.EXCEPTION, Owner.ENVIRONMENT, str(error).partition("\n")[0])
     if isinstance(error, ProtocolError | ValueError) and not isinstance(error, ConfigError):
         return Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"described itself wrongly: {error}")
+    if isinstance(error, OSError) and (isinstance(error, ResourceLimit) or error.errno in UNWRITABLE):
+        return Cause(CauseKind.START_FAILED, Owner.RESOURCES, error.strerror or str(error))
     return Cause(CauseKind.START_FAILED, Owner.INFRASTRUCTURE, f"{type(error).__name__}: {error}")

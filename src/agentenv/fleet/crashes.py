@@ -134,21 +134,27 @@ def finish_crash(path: Path, recovery: Mapping[str, Any]) -> None:
 
 
 def find_crashes(places: Sequence[EnvDir]) -> tuple[list[CrashReport], list[str]]:
-    """All reports of some environments that can be read, in the order of time; and a sentence on each that cannot."""
-    found: list[CrashReport] = []
+    """All reports of some environments that can be read, in the order of time; and a sentence on each that cannot.
+
+    Those of one environment are in the order of their numbers, also where the clock was set back between them.
+    """
+    found: list[tuple[float, CrashReport]] = []
     faults: list[str] = []
     for env_dir in places:
         root = env_dir.path / "crashes"
         if wrong := misplaced(root, "the folder of the reports of its crashes", folder=True):
             faults.append(wrong)
+        latest = 0.0
         for number in _numbers(root):
             path = root / str(number)
             report = _read(env_dir.env_id, path, number)
             if report is None:
                 faults.append(f"{path / 'report.json'}: the report of this crash is damaged or missing; left out")
             else:
-                found.append(report)
-    return sorted(found, key=lambda report: (report.time_unix, report.env_id, report.number)), faults
+                latest = max(latest, report.time_unix)
+                found.append((latest, report))
+    found.sort(key=lambda one: (one[0], one[1].env_id, one[1].number))
+    return [report for _, report in found], faults
 
 
 def read_crashes(run: RunDir) -> list[CrashReport]:

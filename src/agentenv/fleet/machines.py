@@ -49,7 +49,8 @@ def machine_files(
     def find(spec: SandboxSpec) -> MachineFiles:
         key = spec.kernel, spec.image, max(_LEAST_SCRATCH_MB, spec.disk_mb)
         with lock:
-            if key not in found:
+            # What nobody holds yet may be collected meanwhile.
+            if key not in found or not all(path.exists() for path in found[key].paths()):
                 found[key] = _find(*key, project_places(paths), hidden, store, report)
             return found[key]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,6 +57,12 @@ class Owner:
     def alive(self) -> bool:
         """Whether this very process still runs on this machine. A zombie does not."""
         return self.boot_id == _boot_id() and _start_ticks(self.pid) == self.start_ticks
+
+
+def moment_of_boot() -> tuple[str, float]:
+    """This boot's id, "" where there is none, and the seconds since: setting the clock moves neither."""
+    clock = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
+    return _boot_id(), time.clock_gettime(clock)
 
 
 def _start_ticks(pid: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.config import EnvironmentConfig
-from agentenv.errors import Cause, ConfigError, Problem
+from agentenv.disk import MOUNT
+from agentenv.errors import Cause, ConfigError, Problem, ResourceLimit
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.manifest import build_manifest, continued, unlike_before
 from agentenv.fleet.origin import write_resume_point
@@ -175,7 +177,7 @@ class Paperwork:
             number: The signal that ended the run, or None.
 
         Raises:
-            ResourceLimit: The disk is full.
+            ResourceLimit: The disk is full or read-only.
         """
         now = time.monotonic()
         context = self._context
@@ -194,7 +196,15 @@ class Paperwork:
             environments=environments,
         )
         self.events.emit("run_done", level=logging.DEBUG, state=summary.state)
-        self._run.write_summary(summary.to_json())
+        try:
+            self._run.write_summary(summary.to_json())
+        except ResourceLimit as error:
+            helps = MOUNT if error.errno == errno.EROFS else "free some space"
+            raise ResourceLimit(
+                error.errno,
+                f"the run has ended, and its summary cannot be kept: {error.strerror}\n  remedy: {helps}, then agentenv"
+                f" run --resume {self._run.path.name} plays what is not recorded, and ends it",
+            ) from error
         return summary
 
     def close(self) -> None:

@@ -29,10 +29,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from agentenv.disk import FULL, MOUNT, UNWRITABLE
 from agentenv.errors import ConfigError, Problem, ResourceLimit, RunDamaged
 from agentenv.fleet.checkpoints import Checkpoint
 from agentenv.fleet.damage import misplaced, reading
-from agentenv.fleet.owner import Owner
+from agentenv.fleet.owner import Owner, moment_of_boot
 from agentenv.telemetry.records import to_json, write_atomic
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -117,11 +118,12 @@ class RunDir:
             root.mkdir(parents=True, exist_ok=True)
             path = _make_unique(root, f"{stamp}-{_file_name(name)}")
             run = cls(path, run_id)
-            run.write_manifest({"started_unix": started})
+            boot_id, since_s = moment_of_boot()
+            run.write_manifest({"started_unix": started, "started_boot": {"id": boot_id, "s": since_s}})
         except ResourceLimit:
             raise
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in FULL:
                 raise ResourceLimit(error.errno, f"no room on the disk for a run's folder in {root}") from error
             raise ConfigError(
                 [
@@ -202,12 +204,22 @@ class RunDir:
             manifest: All of ``manifest.json``, whose ``process`` is replaced.
 
         Raises:
+            ConfigError: the disk is read-only.
             ResourceLimit: the disk is full.
             RunDamaged: the summary, or the one before it, is something else than a file.
         """
-        with reading(self.summary, "the run's summary"), contextlib.suppress(FileNotFoundError):
-            os.replace(self.summary, self.earlier_summary)
-        write_atomic(self.manifest, to_json({**manifest, "process": Owner.current().as_record()}, indent=2) + b"\n")
+        owned = {**manifest, "process": Owner.current().as_record()}
+        try:
+            with reading(self.summary, "the run's summary"), contextlib.suppress(FileNotFoundError):
+                os.replace(self.summary, self.earlier_summary)
+            write_atomic(self.manifest, to_json(owned, indent=2) + b"\n")
+        except OSError as error:
+            refused = error.__cause__ if isinstance(error, RunDamaged) else error
+            if not isinstance(refused, OSError) or refused.errno != errno.EROFS:
+                raise
+            message = f"expected a run whose folder can be written, got: {os.strerror(errno.EROFS)}"
+            hint = f"{MOUNT}, or copy the folder to another one and name that with --run-dir"
+            raise ConfigError([Problem("--resume", self.path.name, message, hint)]) from error
 
     def write_config(self, text: str) -> None:
         """Writes ``config.toml``.
@@ -229,6 +241,8 @@ class RunDir:
             "started_unix": first.get("started_unix", manifest.get("started_unix")),
             "process": first.get("process", Owner.current().as_record()),
         }
+        if (moment := first.get("started_boot", manifest.get("started_boot"))) is not None:
+            kept["started_boot"] = moment
         write_atomic(self.manifest, to_json({**manifest, **kept}, indent=2) + b"\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -244,7 +258,7 @@ class RunDir:
 
         Raises:
             ValueError: the id is not fit for a folder's name, or the folder lies elsewhere (a symbolic link).
-            ResourceLimit: the disk is full.
+            ResourceLimit: the disk is full or read-only.
             OSError: it cannot be made for another reason.
         """
         if not _SAFE_ID.fullmatch(env_id):
@@ -253,8 +267,9 @@ class RunDir:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise ResourceLimit(error.errno, f"no room on the disk for {path}") from error
+            if error.errno in UNWRITABLE:
+                why = "the disk is read-only:" if error.errno == errno.EROFS else "no room on the disk for"
+                raise ResourceLimit(error.errno, f"{why} {path}") from error
             raise
         if path.resolve() != self.path.resolve() / "environments" / env_id:
             raise ValueError(f"expected the folder of {env_id!r} inside the run, got a link to {path.resolve()}")

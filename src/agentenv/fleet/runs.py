@@ -8,12 +8,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from agentenv.errors import ConfigError, Problem, RunDamaged
+from agentenv.fleet.owner import moment_of_boot
 from agentenv.fleet.rundir import RunDir, RunState, read_object
 
 _STAMPED = re.compile(r"(\d{8}-\d{6})-.+")
@@ -57,7 +59,9 @@ def list_runs(root: Path) -> list[RunInfo]:
     except OSError:
         return []
     runs = [_describe(path) for path in folders if _is_run(path)]
-    return sorted(runs, key=lambda run: (run.started_unix or 0.0, run.name))
+    boot_id, since_s = moment_of_boot()
+    booted = time.time() - since_s
+    return sorted(runs, key=lambda run: (_as_of_now(run, boot_id, booted), run.name))
 
 
 def find_run(root: Path, ref: str) -> RunDir:
@@ -153,6 +157,22 @@ def _describe(path: Path) -> RunInfo:
         environments=count,
         problem="; ".join(problems),
     )
+
+
+def _as_of_now(run: RunInfo, boot_id: str, booted: float) -> float:
+    """When a run started, by the clock as it goes now: it may have been set since, and the latest run is the latest.
+
+    Args:
+        run: The run.
+        boot_id: Of this boot.
+        booted: When that was, by the clock as it goes now, seconds since the epoch.
+    """
+    moment = (read_object(run.path / "manifest.json") or {}).get("started_boot")
+    if boot_id and isinstance(moment, dict) and moment.get("id") == boot_id:
+        since = moment.get("s")
+        if isinstance(since, int | float) and not isinstance(since, bool) and 0 <= since < _LATEST:
+            return booted + since
+    return run.started_unix or 0.0
 
 
 def _started(name: str, manifest: dict[str, Any] | None) -> float | None:

@@ -65,7 +65,7 @@ def collect(store: Store, *, needed: Callable[[], Needed] = Needed, unused_for_s
     swept = store.sweep()
     # The modification time of a directory in the store is when it was last asked for.
     before = time.time() - unused_for_s
-    with locks.locked(store.root / "locks/collect"):
+    with store.room(), locks.locked(store.root / "locks/collect"):
         named = _named(store)
         candidates = [path for path in (store.root / "objects").iterdir() if path.name not in named]
         candidates += [path for path in (store.root / "steps").iterdir() if not path.name.startswith(".")]
@@ -79,7 +79,7 @@ def collect(store: Store, *, needed: Callable[[], Needed] = Needed, unused_for_s
 
 def remove_object(store: Store, digest: str, *, needed: Callable[[], Needed] = Needed) -> Collected:
     """Remove an object at once unless a name refers to it, a machine holds it or it is needed; see ``collect``."""
-    with locks.locked(store.root / "locks/collect"):
+    with store.room(), locks.locked(store.root / "locks/collect"):
         path = store.object_path(digest)
         return _remove(store, [] if path is None else [path], float("inf"), needed)
 

@@ -10,11 +10,12 @@ import shutil
 import stat
 from pathlib import Path
 
+from agentenv.disk import Remedy
 from agentenv.images.progress import Task
 
 _CHUNK = 1 << 20
-MAKE_ROOM = "agentenv image gc, or choose another disk with AGENTENV_CACHE=DIR"
-"""What helps where the disk of the store is full."""
+MAKE_ROOM = Remedy("agentenv image gc", "choose another disk with AGENTENV_CACHE=DIR")
+"""What helps where the disk of the store is full or read-only."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 

@@ -12,8 +12,8 @@ import os
 import re
 import subprocess
 import sys
-import time
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -133,7 +133,7 @@ def install(tree: Tree, requirements: tuple[str, ...], report: Report, *, path: 
         command.append(f"{HOST}/{host_pip.name}/pip")
     command += ["install", "--no-compile", "--no-cache-dir", "--no-input", "--progress-bar", "off"]
     command += ["--no-warn-script-location", *words]
-    before = time.time_ns()
+    before = _times(tree)
     with report.task(f"installing {' '.join(requirements)} for Python {python.version}"):
         run_inside(
             tree,
@@ -165,9 +165,14 @@ def _compile(tree: Tree, python: Python) -> None:
         return
 
 
-def _settle(tree: Tree, before: int) -> None:
+def _times(tree: Tree) -> dict[str, int]:
+    return {path: status.st_mtime_ns for path, status in walk(tree.root)}
+
+
+def _settle(tree: Tree, before: Mapping[str, int]) -> None:
+    """Give what was written one time; ``before`` has the times of what was there. A clock may be set meanwhile."""
     for path, status in walk(tree.root):
-        if status.st_mtime_ns >= before:
+        if before.get(path) != status.st_mtime_ns:
             os.utime(tree.root / path, (EPOCH, EPOCH), follow_symlinks=False)
 
 

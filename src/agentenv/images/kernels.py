@@ -35,6 +35,7 @@ class Kernel:
         name: In the store; "" for a file that is not from it.
         source: Where it came from.
         fetched: When, as ISO 8601; "" where it is not known.
+        number: Counts what was fetched: the order of times is not that of events where the clock is set back.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Kernel:
     name: str = ""
     source: str = ""
     fetched: str = ""
+    number: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """For people and programs: what is known of it."""
@@ -144,7 +146,7 @@ def resolve_kernel(value: str | None, store: Store) -> Kernel:
             raise RuntimeUnavailable(
                 "expected a kernel for virtual machines, and none was fetched yet", "agentenv kernel fetch"
             )
-        return max(fetched, key=lambda kernel: kernel.fetched)
+        return max(fetched, key=lambda kernel: (kernel.number, kernel.fetched))
     path = Path(value).expanduser()
     if path.is_file():
         with open(path, "rb") as file:
@@ -201,7 +203,9 @@ def _from_file(store: Store, path: Path, report: Report) -> Path:
 
 def _name(store: Store, place: Path, source: str, name: str | None) -> Kernel:
     version = read_kernel(place / _FILE).version
-    record = {"version": version, "source": source, "fetched": datetime.now(UTC).isoformat(timespec="microseconds")}
+    number = 1 + max((kernel.number for kernel in list_kernels(store)), default=0)
+    fetched = datetime.now(UTC).isoformat(timespec="microseconds")
+    record = {"version": version, "source": source, "fetched": fetched, "number": number}
     return _of(store.name(KIND, name or version or place.name[:12], place.name, record), store)
 
 
@@ -210,4 +214,6 @@ def _of(found: Named, store: Store) -> Kernel:
     assert place is not None, "a name is not listed without its object"
     version, source, fetched = (str(found.record.get(key) or "") for key in ("version", "source", "fetched"))
     modules = tuple(sorted((place / _MODULES).glob("*.ko")))
-    return Kernel(place / _FILE, modules, version, found.digest, found.name, source, fetched)
+    number = found.record.get("number")
+    number = number if isinstance(number, int) else 0
+    return Kernel(place / _FILE, modules, version, found.digest, found.name, source, fetched, number)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agentenv.disk import no_room
+from agentenv.disk import FULL, no_room
 from agentenv.errors import RuntimeUnavailable
 from agentenv.images.files import MAKE_ROOM
 
@@ -130,8 +130,9 @@ def run(
         said, complaint = output.read().decode(errors="replace"), errors.read().decode(errors="replace")
     if code == 0:
         return Output(said, complaint)
-    if "No space left on device" in complaint:
-        raise no_room("", directory or Path.cwd(), MAKE_ROOM)
+    for number in FULL:  # "read-only" may be said of something in the sandbox of a step
+        if os.strerror(number) in complaint:
+            raise no_room("", directory or Path.cwd(), MAKE_ROOM, number)
     raise failed(argv[0], code, complaint if complaint.strip() else said, purpose, remedy)
 
 

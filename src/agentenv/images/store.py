@@ -98,18 +98,26 @@ class Store:
         """An empty directory on the disk of the store that is gone after the block.
 
         Raises:
-            ResourceLimit: The disk became full in the block.
+            ResourceLimit: The disk is full or read-only, or became so in the block.
         """
         self.sweep()
-        path = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
-        fd = locks.take(path)
-        try:
-            with room_for("", self.root, MAKE_ROOM):
+        with self.room():
+            path = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
+            fd = locks.take(path)
+            try:
                 yield path
-        finally:
-            remove_tree(path)
-            if fd is not None:
-                os.close(fd)
+            finally:
+                remove_tree(path)
+                if fd is not None:
+                    os.close(fd)
+
+    def room(self) -> contextlib.AbstractContextManager[None]:
+        """Turn a disk that is full or read-only into words.
+
+        Raises:
+            ResourceLimit: It is.
+        """
+        return room_for("", self.root, MAKE_ROOM)
 
     def sweep(self) -> int:
         """Remove what dead processes left in ``tmp``; returns how many."""
@@ -124,13 +132,21 @@ class Store:
                     os.close(fd)
         return removed
 
-    def lock(self, key: str, report: Report = LINES, what: str = "") -> contextlib.AbstractContextManager[int]:
-        """Be the only one who makes what a key stands for, until the end of the block."""
+    @contextlib.contextmanager
+    def lock(self, key: str, report: Report = LINES, what: str = "") -> Iterator[int]:
+        """Be the only one who makes what a key stands for, until the end of the block.
+
+        Raises:
+            ResourceLimit: The disk is full or read-only.
+        """
 
         def waiting() -> None:
             report.say(f"waiting for another process, which is making {what}")
 
-        return locks.locked(self.root / "locks" / key, waiting=waiting if what else None)
+        with contextlib.ExitStack() as held:
+            with self.room():
+                fd = held.enter_context(locks.locked(self.root / "locks" / key, waiting=waiting if what else None))
+            yield fd
 
     def find(self, key: str) -> Path | None:
         """The object that came of a key's ingredients, or None."""
@@ -209,10 +225,12 @@ class Store:
 
         Raises:
             ConfigError: The name is not fit for a file.
+            ResourceLimit: The disk is full or read-only.
         """
         check_name(name)
         folder = self.root / "names" / kind
-        folder.mkdir(exist_ok=True)
+        with self.room():
+            folder.mkdir(exist_ok=True)
         self._write(folder / f"{name}.json", {**record, "digest": digest})
         return Named(name, digest, record)
 
@@ -236,7 +254,8 @@ class Store:
         if not _NAME.fullmatch(name):
             return False
         try:
-            (self.root / "names" / kind / f"{name}.json").unlink()
+            with self.room():
+                (self.root / "names" / kind / f"{name}.json").unlink()
         except FileNotFoundError:
             return False
         return True

@@ -21,8 +21,9 @@ State = Literal["running", "sleeping", "stopped", "blocked in the kernel", "gone
 BUSY_SHARE = 0.2
 """From this share of one processor on, something that does not answer is computing."""
 
-# A group killed at its limit had reached it; the kernel counts in pages and in batches per processor, so not exactly.
-_AT_LIMIT = 0.9
+AT_LIMIT = 0.9
+"""A group that was killed at its limit had reached this share of it: the kernel counts in batches, so not exactly."""
+
 _ENOSPC, _EFBIG, _EDQUOT = 28, 27, 122
 _ERRNO = re.compile(r"\[Errno (\d{1,4})\]")
 _SPEAKS_OF_DISK = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -191,7 +192,7 @@ def most_telling(states: Sequence[State]) -> State:
 
 
 def _out_of_memory(oom_kills: int, memory_mb: int | None, peak_bytes: int) -> Cause:
-    if memory_mb and 0 < peak_bytes < _AT_LIMIT * memory_mb * 2**20:
+    if memory_mb and 0 < peak_bytes < AT_LIMIT * memory_mb * 2**20:
         return Cause(
             CauseKind.HOST_OUT_OF_MEMORY,
             Owner.RESOURCES,

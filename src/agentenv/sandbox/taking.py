@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentenv import locks
-from agentenv.disk import data_directory
+from agentenv.disk import Remedy, data_directory, room_for
 from agentenv.sandbox.runtimes._runid import is_run_id, new_run_id, run_is_alive
+
+_REMEDY = Remedy("agentenv snapshot gc", "choose another disk with AGENTENV_DATA=DIR")
 
 
 def taking_place(data: Path) -> Path:
@@ -24,12 +26,17 @@ def taking_place(data: Path) -> Path:
 
 @contextlib.contextmanager
 def taking_ground(data: Path) -> Iterator[Path]:
-    """An empty directory that is gone after the block; those of dead processes go now."""
+    """An empty directory that is gone after the block; those of dead processes go now.
+
+    Raises:
+        ResourceLimit: The disk is full or read-only.
+    """
     sweep_taking(data)
     place = taking_place(data)
-    place.mkdir(mode=0o700, exist_ok=True)
     directory = place / new_run_id()
-    directory.mkdir(mode=0o700)
+    with room_for("the memory of machines in ", place, _REMEDY):
+        place.mkdir(mode=0o700, exist_ok=True)
+        directory.mkdir(mode=0o700)
     fd = locks.take(directory)
     assert fd is not None
     try:

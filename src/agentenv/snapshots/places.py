@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentenv import locks
-from agentenv.disk import FULL, no_room, room_for
+from agentenv.disk import UNWRITABLE, Remedy, no_room, room_for
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.taking import sweep_taking, taking_place
 
 _FOLDERS = ("snapshots", "copies", "checked", "tmp")
 _WHAT = "snapshots in "
-_MAKE_ROOM = "agentenv snapshot gc, agentenv snapshot rm NAME, or choose another disk with AGENTENV_DATA=DIR"
+_MAKE_ROOM = Remedy("agentenv snapshot gc, agentenv snapshot rm NAME", "choose another disk with AGENTENV_DATA=DIR")
 
 
 class Places:
@@ -53,7 +53,7 @@ class Places:
             for folder in (self.snapshots, self.copies, self.checked, self.tmp):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in UNWRITABLE:
                 raise no_room(_WHAT, self.root, _MAKE_ROOM, error.errno) from error
             raise RuntimeUnavailable(
                 f"expected to write the store of snapshots {self.root}, got: {error.strerror}",
@@ -62,8 +62,12 @@ class Places:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Be the only one who changes what there is; for short, and never within itself."""
-        with locks.locked(self.root / "lock"):
+        """Be the only one who changes what there is; for short, and never within itself.
+
+        Raises:
+            ResourceLimit: The disk is full or read-only.
+        """
+        with self.room(), locks.locked(self.root / "lock"):
             yield
 
     @contextlib.contextmanager
@@ -71,7 +75,7 @@ class Places:
         """An empty directory on the disk of the store that is gone after the block.
 
         Raises:
-            ResourceLimit: The disk became full in the block.
+            ResourceLimit: The disk is full or read-only, or became so in the block.
         """
         with self.room():
             with self.changing():
@@ -87,10 +91,10 @@ class Places:
                 os.close(fd)
 
     def room(self) -> contextlib.AbstractContextManager[None]:
-        """Turn a full disk into words.
+        """Turn a disk that is full or read-only into words.
 
         Raises:
-            ResourceLimit: The disk or the quota is full.
+            ResourceLimit: It is.
         """
         return room_for(_WHAT, self.root, _MAKE_ROOM)
 

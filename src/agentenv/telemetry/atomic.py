@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from agentenv.disk import sync
+from agentenv.disk import UNWRITABLE, sync
 from agentenv.errors import ResourceLimit
 
 
@@ -18,7 +18,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     On any error the old file is untouched and the temporary one is gone.
 
     Raises:
-        ResourceLimit: the disk or the quota is full.
+        ResourceLimit: the disk or the quota is full, or it is read-only.
         OSError: it cannot be written for another reason; names ``path``.
     """
     try:
@@ -37,8 +37,9 @@ def write_atomic(path: Path, data: bytes) -> None:
             raise
         sync(path.parent)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            message = f"{path} needs {len(data)} bytes of disk and there is no room; the previous file is kept"
+        if error.errno in UNWRITABLE:
+            why = "its disk is read-only" if error.errno == errno.EROFS else "there is no room"
+            message = f"{path} needs {len(data)} bytes of disk and {why}; the previous file is kept"
             raise ResourceLimit(error.errno, message) from error
         if error.errno is None:
             raise

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentenv.errors import Cause, CauseKind, Owner
-from agentenv.sandbox.cause import Exit, classify
+from agentenv.sandbox.cause import AT_LIMIT, Exit, classify
 
 _MOST_WORDS = 300
 _MOST_KILLS = 1 << 20
@@ -51,6 +51,10 @@ class Evidence:
     Attributes:
         asked: Why the host ended it, where it did.
         monitor_oom_kills: Kills the host's kernel counted in the control group of the monitor.
+        monitor_limit_mb: Limit of that group, MiB; 0 for none.
+        monitor_peak_bytes: The most that was ever charged to it; 0 where the kernel does not tell.
+        host_oom_kills: Kills for want of memory that the kernel counted on the whole host during the machine's life;
+            only where no group counts its own.
         broken: What the relay says that came from the machine and was not the protocol; "" for nothing.
         relay_lives: Whether the process that carries all machines of the run does.
         told: What the agent told without being asked; hostile data.
@@ -62,6 +66,9 @@ class Evidence:
 
     asked: Cause | None = None
     monitor_oom_kills: int = 0
+    monitor_limit_mb: int = 0
+    monitor_peak_bytes: int = 0
+    host_oom_kills: int = 0
     broken: str = ""
     relay_lives: bool = True
     told: Sequence[Mapping[str, object]] = ()
@@ -76,13 +83,7 @@ def find_cause(evidence: Evidence) -> Cause:
     if evidence.asked is not None:
         return evidence.asked
     if evidence.monitor_oom_kills:
-        return Cause(
-            CauseKind.HOST_OUT_OF_MEMORY,
-            Owner.RESOURCES,
-            "its monitor was killed at the limit of its control group; run fewer environments at once or free memory",
-            signal=9,
-            oom_kills=evidence.monitor_oom_kills,
-        )
+        return _out_of_memory(evidence)
     if evidence.broken:
         return Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"its machine {evidence.broken[:_MOST_WORDS]}")
     ended = next((event for event in evidence.told if event.get("event") == "ended"), None)
@@ -96,6 +97,29 @@ def find_cause(evidence: Evidence) -> Cause:
             output=evidence.output,
         )
     return _of_console(evidence.console, evidence.memory_mb) or _without_words(evidence, ended is not None)
+
+
+def _out_of_memory(evidence: Evidence) -> Cause:
+    """Of a monitor that the host's kernel killed: at its group's own limit, or at one around it."""
+    limit_mb, peak_mb = evidence.monitor_limit_mb, evidence.monitor_peak_bytes / 2**20
+    if not limit_mb or 0 < peak_mb < AT_LIMIT * limit_mb:
+        used = f": its monitor had used {peak_mb:.0f} MB, below its own limit of {limit_mb} MB" if limit_mb else ""
+        return Cause(
+            CauseKind.HOST_OUT_OF_MEMORY,
+            Owner.RESOURCES,
+            "its machine was killed by the kernel for want of memory on this host, or in the container it runs in"
+            f"{used}; run fewer environments at once or free memory",
+            signal=9,
+            oom_kills=evidence.monitor_oom_kills,
+        )
+    return Cause(
+        CauseKind.OUT_OF_MEMORY,
+        Owner.RESOURCES,
+        f"its machine's monitor went over the limit of its control group, {limit_mb} MB (memory_mb ="
+        f" {evidence.memory_mb} and what a monitor may need besides), and was killed by the kernel; raise memory_mb",
+        signal=9,
+        oom_kills=evidence.monitor_oom_kills,
+    )
 
 
 def _of_console(console: str, memory_mb: int) -> Cause | None:
@@ -125,6 +149,14 @@ def _of_console(console: str, memory_mb: int) -> Cause | None:
 def _without_words(evidence: Evidence, ended: bool) -> Cause:
     if ended:
         detail = "its cell ended without a report: what environments are started from was killed inside its machine"
+    elif evidence.host_oom_kills and not _last(_MONITOR, evidence.console):
+        return Cause(
+            CauseKind.HOST_OUT_OF_MEMORY,
+            Owner.RESOURCES,
+            "its machine was killed while the kernel killed processes for want of memory on this host"
+            f" ({evidence.host_oom_kills} since it started); run fewer environments at once or free memory",
+            signal=9,
+        )
     elif not evidence.relay_lives:
         detail = "the relay, which carries every machine of the run, was killed from outside"
     else:

@@ -7,6 +7,8 @@ import logging
 import tarfile
 from pathlib import Path
 
+from agentenv.disk import UNWRITABLE
+
 logger = logging.getLogger("agentenv.sandbox")
 
 _MOST_FILES = 100_000
@@ -30,5 +32,12 @@ def unpack(archive: Path, target: Path, *, most_bytes: int) -> None:
                 return
             if not (member.isreg() or member.isdir()):
                 continue
-            with contextlib.suppress(tarfile.TarError):
+            try:
                 held.extract(member, target, set_attrs=False, filter="data")
+            except tarfile.TarError:
+                continue
+            except OSError as error:
+                # Anything else is what a name or a place of theirs is refused for.
+                if error.errno in UNWRITABLE:
+                    logger.warning("%s: what was left in /out is lost from here on: %s", target, error.strerror)
+                    return

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from agentenv.disk import sync
+from agentenv.disk import MOUNT, Remedy, sync
 from agentenv.errors import ResourceLimit, RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.machine import MachineSpec
 
@@ -180,7 +180,7 @@ def read_version(binary: str, what: str, pattern: str, oldest: tuple[int, int], 
 
 
 @contextlib.contextmanager
-def room_in(directory: Path, what: str, remedy: str) -> Iterator[None]:
+def room_in(directory: Path, what: str, remedy: Remedy) -> Iterator[None]:
     """Say in words that a disk is full or may not be written, where, and what helps.
 
     Args:
@@ -198,7 +198,8 @@ def room_in(directory: Path, what: str, remedy: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        text = f"cannot {what} in {directory}: {error.strerror}{_free(directory, error)}\n  remedy: {remedy}"
+        text = f"cannot {what} in {directory}: {error.strerror}{_free(directory, error)}"
+        text += f"\n  remedy: {MOUNT if error.errno == errno.EROFS else remedy.room}, or {remedy.elsewhere}"
         raise ResourceLimit(error.errno, text) from error
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from agentenv.disk import Remedy
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.files import room_in
 from agentenv.sandbox.runtimes._vm.seal import damage, seal
@@ -32,7 +33,7 @@ SCRATCH = "scratch.ext4"
 _FORMAT = "4"
 _MOST_BYTES = 4 << 30
 _KEPT_S = 3600.0
-_REMEDY = "remove what is not needed there while nothing runs, or choose another disk with AGENTENV_CACHE=DIR"
+_REMEDY = Remedy("remove what is not needed there while nothing runs", "choose another disk with AGENTENV_CACHE=DIR")
 
 Made = TypeVar("Made")
 
