@@ -232,6 +232,33 @@ def test_many_are_collected_at_once(store: Store) -> None:
     assert list((store.blobs / "sha256").iterdir()) == []
 
 
+_IN_A_LAYER = """
+mount -t tmpfs tmpfs "$1" && mkdir "$1/lower" "$1/upper" "$1/work" "$1/all" && cp -a "$2/." "$1/lower" &&
+mount -t overlay overlay -o "lowerdir=$1/lower,upperdir=$1/upper,workdir=$1/work,userxattr" "$1/all" &&
+exec "$3" -c "$4" "$1/all"
+"""
+_COLLECT = """
+import sys
+from pathlib import Path
+from agentenv.images.collect import collect
+from agentenv.images.store import Store
+store = Store(Path(sys.argv[1]))
+print(collect(store, unused_for_s=-1).removed, [path.name for path in (store.root / "objects").iterdir()])
+"""
+
+
+def test_what_came_with_a_container_is_collected(store: Store, tmp_path: Path) -> None:
+    put(store, "one")
+    layers = tmp_path / "layers"
+    layers.mkdir()
+    script = ["sh", "-c", _IN_A_LAYER, "-", str(layers), str(store.root), sys.executable, _COLLECT]
+    space = ["unshare", "--user", "--map-root-user", "--mount"]
+    done = subprocess.run([*space, *script], capture_output=True, text=True, check=False)
+    if "unshare failed" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("needs user namespaces in which an overlay can be mounted")
+    assert (done.stdout, done.stderr) == ("1 []\n", "")
+
+
 def test_a_step_is_kept_used_and_collected(store: Store) -> None:
     made = []
 

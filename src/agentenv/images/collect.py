@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -151,6 +152,11 @@ def _take_away(store: Store, path: Path) -> int:
     size = disk_bytes(path)
     # Renamed first, so that nobody finds half of it.
     gone = store.root / "tmp" / f"gone-{path.name}-{os.getpid()}"
-    os.rename(path, gone)
+    try:
+        os.rename(path, gone)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        gone = path  # in a lower layer of an overlay, as in a container made with it: only its files can go
     remove_tree(gone)
     return size

@@ -14,6 +14,7 @@ end, however they end. Everything is made in ``tmp`` and renamed into its place,
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -128,13 +129,17 @@ class Places:
     def take_out(self, path: Path, fd: int) -> Path:
         """Take a claimed directory away from its place at once. What it is called now is removed by ``drop``.
 
+        In a lower layer of an overlay, as in a container made with it, it keeps its place: only what is in it can go.
+
         Raises:
             OSError: It cannot be, and is claimed no longer.
         """
         gone = self.tmp / f"gone-{path.name}-{os.getpid()}-{fd}"
         try:
             os.rename(path, gone)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno == errno.EXDEV:
+                return path
             os.close(fd)
             raise
         return gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 from pathlib import Path
@@ -34,6 +35,10 @@ _REMEDIES = (
     (r"/dev/net/tun.*(Operation not permitted|Permission denied)", "make the TAP device for this user, or be root"),
     (r"/dev/net/tun.*(Device or resource busy)", "another machine uses this TAP device: give each its own"),
     (r"Failed to get .*lock", "another program has this drive open: end it, or give the machine a copy"),
+    (
+        r"can't open backing store.*Read-only file system",
+        "make the disk writable, or choose another AGENTENV_CACHE=DIR",
+    ),
     (r"Could not open '[^']*'|can't open backing store", "look at the file's rights: QEMU runs as this user"),
     (r"-sandbox.*(not supported|seccomp|invalid)", "this QEMU was built without seccomp: use a distribution's build"),
     (
@@ -171,7 +176,8 @@ class QemuHypervisor:
             monitor.close()
             if line is not None:
                 line.close()
-            (home / AGENT_SOCKET).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (home / AGENT_SOCKET).unlink()
             if isinstance(error, OSError | QmpError | AgentEnvError):
                 raise failure from error
             raise

@@ -2,7 +2,8 @@
 
 A machine that was booted shares its RAM with us, in a memory file. One that was brought back has mapped the memory of
 its snapshot for itself. What it changed since is in no file, but the kernel tells which pages they are, and lets
-whoever might debug QEMU read them: so a snapshot of such a machine costs what it changed, not what it has.
+whoever might debug QEMU read them: so a snapshot of such a machine costs what it changed, and where the file system can
+share blocks no more than that; elsewhere the rest is copied.
 """
 
 from __future__ import annotations
