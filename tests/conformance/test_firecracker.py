@@ -53,7 +53,9 @@ def test_a_part_of_it() -> None:
     if probe_kvm().works and shutil.which("firecracker"):
         pytest.skip("KVM and Firecracker are here: nothing has to be emulated")
     need_machines()
-    assert " passed" in _run(_command(_PART), _PART_S)
+    said = _run(f"{sys.executable} -W ignore tests/lab/firecracker.py play_example && {_command(_PART)}", _PART_S)
+    assert "play_example: {'cartpole': 3, 'gridworld': 1}" in said
+    assert " passed" in said
 
 
 @pytest.mark.lab

@@ -1,8 +1,9 @@
 """What is tried with Firecracker where KVM works: run by hand there, or in the emulated machine of tools/kvmlab.
 
-    python tests/lab/firecracker.py
+    python tests/lab/firecracker.py [play_example] [kill_one]
 
 Plays the example, kills a monitor in the middle of a run and compares, leaves nothing behind; prints a line for each.
+Without names all of it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def kill_one() -> str:
 
 
 def main() -> None:
-    for part in (play_example, kill_one):
+    parts = {part.__name__: part for part in (play_example, kill_one)}
+    for part in map(parts.__getitem__, sys.argv[1:] or parts):
         began = time.monotonic()
         said = part()
         print(f"{part.__name__}: {said} ({time.monotonic() - began:.0f} s)", flush=True)
