@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import agentenv
 from agentenv.errors import RuntimeUnavailable
 from agentenv.images.programs import need_program
 from agentenv.images.store import Store
@@ -75,6 +76,29 @@ def test_the_agent_is_started_by_its_launcher(inside: Path, tmp_path: Path) -> N
     done = run(inside, "/.agentenv/bin/busybox", "timeout", "-s", "KILL", "5", "/.agentenv/bin/agent")
     waits, misses = done.returncode == 137, "the agent failed: " in done.stdout
     assert waits or misses, (done.returncode, done.stdout, done.stderr)
+
+
+def test_the_systems_own_python_finds_our_packages(tmp_path: Path, need) -> None:
+    # Debian's looks elsewhere than all others; this one may be another.
+    need("ldd")
+    system = "/usr/bin/python3"
+    if subprocess.run([system, "-c", ""], check=False, capture_output=True).returncode:
+        pytest.skip(f"there is no {system}")
+    home = tmp_path / "home"
+    code = "import sys; from pathlib import Path; from agentenv.images.interpreter import copy_interpreter as copy;"
+    made = subprocess.run(
+        [system, "-c", f"{code} print(copy(Path(sys.argv[1])))", str(home)],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(Path(agentenv.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    (home / "packages").mkdir()
+    (home / "packages/ours.py").write_text("print('found')\n")
+    python = [f"/.agentenv/lib/{made.stdout.strip()}", "--library-path", "/.agentenv/lib", "/.agentenv/bin/python3"]
+    done = run(home, *python, "-I", "-c", "import ours")
+    assert (done.stdout, done.stderr) == ("found\n", "")
 
 
 def test_other_code_is_another_drive(dear_store: Store, drive: Path, tmp_path: Path) -> None:

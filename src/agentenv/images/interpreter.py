@@ -71,9 +71,18 @@ def copy_interpreter(home: Path) -> str:
     shutil.copyfile(Path(loader).resolve(), libraries / name)
     (libraries / name).chmod(0o755)
     _compile(library, f"{_HOME}/{library.relative_to(home)}")
-    (library / "site-packages").mkdir()
-    (library / "site-packages/agentenv.pth").write_text(f"{_HOME}/packages\n", encoding="ascii")
+    packages = library / _packages_in(program, f"{_HOME}/{library.relative_to(home)}")
+    packages.mkdir()
+    (packages / "agentenv.pth").write_text(f"{_HOME}/packages\n", encoding="ascii")
     return name
+
+
+def _packages_in(program: Path, library: str) -> str:
+    """Where an interpreter looks for packages in its library: Debian's does not do so where all others do."""
+    code = f"import site; print(*site.getsitepackages([{_HOME!r}]), sep='\\n')"
+    said = run([str(program), "-I", "-c", code], purpose="asking this Python where it looks for packages").text
+    within = [line.removeprefix(f"{library}/") for line in said.splitlines() if line.startswith(f"{library}/")]
+    return next((name for name in within if "/" not in name), "site-packages")
 
 
 def compile_packages(folder: Path, place: str) -> None:
