@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -95,8 +95,27 @@ def test_errors_are_the_builtins_and_name_sandbox_and_path(
 
 @pytest.mark.parametrize("path", ["", "a\0b", 3, None, b"/etc"])
 def test_paths_that_are_none(box: Sandbox, path: str) -> None:
-    with pytest.raises(ConfigError, match="expected a text without zero bytes"):
+    with pytest.raises(ConfigError, match="path: expected a path as a text without zero bytes"):
         box.read(path)
+
+
+def test_paths_may_be_those_of_pathlib_and_users_may_be_numbers(box: Sandbox, tmp_path: Path) -> None:
+    place = PurePosixPath("/tmp/pathlib")
+    box.mkdir(place, user=1234)
+    box.write(place / "a", b"abc", mode=0o755, user=1234)
+    box.move(place / "a", place / "b")
+    entry = box.stat(place / "b")
+    assert (entry.name, entry.path, entry.owner, entry.mode) == ("b", "/tmp/pathlib/b", 1234, 0o755)
+    assert [one.name for one in box.list(place)] == ["b"]
+    assert box.copy_out(place, tmp_path) == []
+    assert (tmp_path / "pathlib/b").read_bytes() == b"abc"
+    box.copy_in(tmp_path / "pathlib", place)
+    assert box.read_text(place / "pathlib" / "b") == "abc"
+    assert box.exists(place)
+    box.remove(place, recursive=True)
+    with pytest.raises(FileNotFoundError) as caught:
+        box.read(place)
+    assert caught.value.filename == "/tmp/pathlib"
 
 
 def test_files_are_copied_both_ways(box: Sandbox, tmp_path: Path) -> None:
@@ -112,6 +131,9 @@ def test_files_are_copied_both_ways(box: Sandbox, tmp_path: Path) -> None:
     assert (tmp_path / "big").stat().st_mode & 0o777 == 0o600
     with pytest.raises(OSError, match="at most 1 MiB"):
         box.copy_out("/tmp/in/big", tmp_path / "again", max_mb=1)
+    box.exec(["truncate", "-s", "8T", "/tmp/in/sparse"], check=True)
+    with pytest.raises(OSError, match="at most 4096 MiB"):
+        box.copy_out("/tmp/in/sparse", tmp_path / "again")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["big", "run.sh"]
 
 

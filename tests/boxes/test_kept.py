@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -229,3 +229,33 @@ def test_words_are_for_those_that_ended_on_a_fault(place: Path) -> None:
         (place / "web.log").write_text("what went wrong\n")
         kept.give_up("web", Owner.current(), words=words)
         assert (place / "web.log").exists() is left
+
+
+LEAVING = """
+import sys
+from agentenv.boxes import kept
+from agentenv.sandbox.runtimes._runid import new_run_id
+from agentenv.sandbox.runtimes._vm.homes import make_homes
+kept.claim("other")
+print(make_homes(new_run_id()), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("see", [kept.find_all, lambda: kept.claim("other")])
+def test_whoever_sees_that_a_keeper_is_gone_removes_its_machines_directory(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, see: Callable[[], object]
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        home = Path(process.stdout.readline().strip())
+        assert home.parent == tmp_path
+        kept.find_all()
+        assert home.is_dir(), "while the keeper lives"
+        process.kill()
+    see()
+    assert not home.exists()

@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,7 @@ def test_variables_directory_and_user(box: Sandbox) -> None:
     done = box.exec("echo $FROM_CREATE $MINE; pwd; id -un", env={"MINE": "a b"}, cwd="/usr", user="nobody")
     assert done.text == "1 a b\n/usr\nnobody\n"
     assert box.exec("id -u; id -g", user="1234:5").text == "1234\n5\n"
+    assert box.exec("id -u; pwd", user=1234, cwd=PurePosixPath("/usr")).text == "1234\n/usr\n"
     assert box.exec("hostname").text == "shared\n"
 
 
@@ -110,7 +113,7 @@ def test_a_program_is_talked_to_while_it_runs(box: Sandbox) -> None:
             process.stdin.write(word)
             assert process.stdout.read(3) == word
         assert process.ending is None
-        with pytest.raises(TimeoutError, match="still runs"):
+        with pytest.raises(TimeoutError, match=r"^sandbox 'shared': 'cat' still runs after 0\.05 s$"):
             process.wait(0.05)
         process.stdin.close()
         ending = process.wait(60)
@@ -129,6 +132,41 @@ def test_signals_reach_a_process_and_kill_ends_it(box: Sandbox) -> None:
     with box.start(["sleep", "600"]) as process:
         process.kill()
         assert process.wait(60).signal == signal.SIGKILL
+
+
+@pytest.mark.parametrize("name", ["USR1", "SIGUSR1", "usr1", 10])
+def test_a_signal_has_a_name_and_a_number(box: Sandbox, name: str | int) -> None:
+    with box.start("trap 'exit 7' USR1; echo ready; while :; do sleep 0.1; done") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.signal(name)
+        assert process.wait(60).exit_code == 7
+
+
+def test_what_is_no_signal_no_size_and_no_time_does_nothing(box: Sandbox) -> None:
+    wrong: list[Any] = ["NONE", 0, 65, True, None, 9.0]
+    with box.start(["sleep", "600"], terminal=(24, 80)) as process:
+        for one in wrong:
+            with pytest.raises(ConfigError, match="signal: expected a signal's name or its number"):
+                process.signal(one)
+        sides: list[Any] = [0, -1, 1 << 16, "24", 24.0, True, None]
+        for side in sides:
+            with pytest.raises(ConfigError, match="rows, columns: expected rows and columns"):
+                process.resize(24, side)
+        times: list[Any] = ["5", True, float("nan"), float("inf"), 1e9]
+        for time in times:
+            with pytest.raises(ConfigError, match="timeout_s: expected a number of seconds"):
+                process.wait(time)
+        assert process.ending is None
+
+
+def test_of_a_long_command_only_the_beginning_is_named(box: Sandbox) -> None:
+    with (
+        box.start(["sleep", "600", *["0"] * 500]) as process,
+        pytest.raises(TimeoutError, match="'sleep 600 0 0 ") as caught,
+    ):
+        process.wait(-1.0)
+    assert len(str(caught.value)) < 300
 
 
 def test_the_end_of_the_block_ends_the_program_and_closes_its_files(box: Sandbox) -> None:

@@ -16,6 +16,7 @@ from agentenv.errors import ClosedError, ConfigError, SandboxDied, StepTimeout
 from agentenv.sandbox.runtimes._vm import workbench
 from agentenv.sandbox.workbench import Shutdown
 from agentenv.testing import traces
+from agentenv.testing.leftovers import becomes_true
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -66,6 +67,18 @@ def test_one_that_has_died_is_destroyed_and_says_why(own: Sandbox) -> None:
     os.kill(own.describe().pid, signal.SIGKILL)
     with pytest.raises(SandboxDied, match="sandbox 'own': its machine's monitor was killed"):
         own.shutdown()
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_one_that_has_died_neither_stands_still_nor_goes_on(own: Sandbox, paused: bool) -> None:
+    if paused:
+        own.pause()
+    os.kill(own.describe().pid, signal.SIGKILL)
+    assert becomes_true(lambda: own.state == "died", 30)
+    for call in (own.resume, own.pause, own.resume):
+        with pytest.raises(SandboxDied, match="sandbox 'own': its machine's monitor was killed"):
+            call()
+    own.destroy()
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), 10**6, "10", None, True])

@@ -65,11 +65,20 @@ def test_other_commands_are_refused(command: object) -> None:
         read_command(command)
 
 
-@pytest.mark.parametrize("variables", [{"": "a"}, {"a=b": "c"}, {"a": 3}, {3: "a"}, {"a": "b\0"}, {"a\0": "b"}])
+@pytest.mark.parametrize(
+    "variables", [{"": "a"}, {"a=b": "c"}, {"a": 3}, {3: "a"}, {"a": "b\0"}, {"a\0": "b"}, {"a\nb": "c"}]
+)
 def test_variables_that_cannot_be(variables: dict[str, str]) -> None:
     assert read_variables({"A": "b=c", "B": ""}) == {"A": "b=c", "B": ""}
     with pytest.raises(ConfigError, match="name without '='"):
         read_variables(variables)
+
+
+@pytest.mark.parametrize("variables", [{"a=b": "secret"}, {"a": "secret\0"}, {"a": b"secret"}])
+def test_values_of_variables_are_not_shown(variables: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"got 'a.* with a value of type (str|bytes)") as caught:
+        read_variables(variables)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

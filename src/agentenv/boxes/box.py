@@ -12,17 +12,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from agentenv.boxes.access import Access, Description
-from agentenv.boxes.commands import (
-    make_spec,
-    new_name,
-    new_names,
-    read_command,
+from agentenv.boxes.arguments import (
+    Location,
+    read_content,
     read_count,
-    read_name,
+    read_flag,
+    read_limit,
+    read_output_bytes,
     read_patience,
-    read_size,
-    read_variables,
+    wrong,
 )
+from agentenv.boxes.commands import make_spec, make_task, new_name, new_names, read_name
 from agentenv.boxes.exchange import converse
 from agentenv.boxes.files import FileWork
 from agentenv.boxes.pipes import Pipes
@@ -34,7 +34,7 @@ from agentenv.errors import Cause, CauseKind, Owner, StepTimeout
 from agentenv.images.progress import LINES, Report
 from agentenv.sandbox.contract import Usage
 from agentenv.sandbox.network import NONE
-from agentenv.sandbox.workbench import Shutdown, Task
+from agentenv.sandbox.workbench import Shutdown
 
 if TYPE_CHECKING:
     from agentenv.snapshots.manifest import Snapshot
@@ -92,7 +92,8 @@ class Sandbox(FileWork):
             network: What it reaches: "none", "internet" (everything public), or ``{"allow": [...], "deny": [...]}`` of
                 which one may be missing, as in a configuration (docs/networks.md). Anything but "none" needs root.
             network_mbps: Most megabits (10^6 bits) a second in each direction; None for no limit.
-            settings: The runtime's own table of a configuration, such as ``{"accelerator": "tcg"}``.
+            settings: The runtime's own table of a configuration; needs ``runtime``, as in ``runtime="qemu",
+                settings={"accelerator": "tcg"}``.
             start_timeout_s: Seconds until it counts as failed.
             report: Told of what takes long.
 
@@ -144,7 +145,10 @@ class Sandbox(FileWork):
             SnapshotError: There is no such snapshot, or it is damaged.
         """
         from agentenv.boxes.birth import bring_back
+        from agentenv.snapshots.manifest import Snapshot
 
+        if not isinstance(snapshot, str | Snapshot):
+            raise wrong("snapshot", "what snapshot() returned, its name or its id", snapshot)
         return cls(bring_back(snapshot, read_name(name) if name is not None else new_name(), report))
 
     @classmethod
@@ -174,8 +178,8 @@ class Sandbox(FileWork):
         stdin: bytes | str = b"",
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        user: str | None = None,
+        cwd: Location | None = None,
+        user: str | int | None = None,
         max_output_mb: float = 16.0,
         check: bool = False,
     ) -> Completed:
@@ -187,7 +191,7 @@ class Sandbox(FileWork):
         Args:
             command: Program and arguments, or a text for ``/bin/sh -c``.
             stdin: What it may read.
-            timeout_s: Seconds until it is killed; None for as long as it takes.
+            timeout_s: Seconds until it is killed, above 0; None for as long as it takes.
             env: Further environment variables.
             cwd: Working directory; None for the image's own.
             user: Name or number, or "user:group"; None for the image's own.
@@ -195,14 +199,19 @@ class Sandbox(FileWork):
             check: Whether another end than with status 0 is an error.
 
         Raises:
+            ConfigError: A value cannot be used; nothing was sent.
             FileNotFoundError, PermissionError, OSError: There is no such program, directory or user, or it may not run.
             ProgramFailed: With ``check``: it did not end with status 0.
             SandboxDied: The sandbox is gone, with the cause.
             RuntimeUnavailable: It stands still.
         """
-        words = read_command(command)
-        task = Task(argv=words, variables=read_variables(env), directory=cwd, user=user)
-        given = stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+        task = make_task(command, env, cwd, user)
+        given, limit_s, most_bytes = (
+            read_content(stdin, "stdin"),
+            read_limit(timeout_s),
+            read_output_bytes(max_output_mb),
+        )
+        read_flag(check, "check")
         began = time.monotonic()
         pipes = Pipes(stdin=bool(given))
         try:
@@ -212,8 +221,8 @@ class Sandbox(FileWork):
                 came = converse(
                     pipes,
                     given,
-                    deadline=None if timeout_s is None else began + timeout_s,
-                    most_bytes=int(max_output_mb * (1 << 20)),
+                    deadline=None if limit_s is None else began + limit_s,
+                    most_bytes=most_bytes,
                     kill=lambda: self._access.signal(number, _SIGKILL),
                 )
             except KeyboardInterrupt:
@@ -228,7 +237,7 @@ class Sandbox(FileWork):
             raise died(self.id, self._access.await_cause(_GONE_S))
         ending: Ending = read_ending(bytes(came.status), self.id)
         done = Completed(
-            words,
+            task.argv,
             ending.exit_code,
             ending.signal,
             bytes(came.stdout),
@@ -247,8 +256,8 @@ class Sandbox(FileWork):
         terminal: tuple[int, int] | None = None,
         stdin: bool = True,
         env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        user: str | None = None,
+        cwd: Location | None = None,
+        user: str | int | None = None,
     ) -> Process:
         """Start a program and talk to it while it runs.
 
@@ -263,14 +272,8 @@ class Sandbox(FileWork):
         Raises:
             As ``exec``.
         """
-        task = Task(
-            argv=read_command(command),
-            variables=read_variables(env),
-            directory=cwd,
-            user=user,
-            terminal=None if terminal is None else read_size(terminal),
-        )
-        return Process(self._access, task, stdin=stdin)
+        task = make_task(command, env, cwd, user, terminal)
+        return Process(self._access, task, stdin=read_flag(stdin, "stdin", "what it reads is written to Process.stdin"))
 
     # -- the whole of it
 
@@ -324,7 +327,7 @@ class Sandbox(FileWork):
         """
         from agentenv.boxes.keeping import find
 
-        return find(self._access.snapshot(name, replace))
+        return find(self._access.snapshot(name, read_flag(replace, "replace")))
 
     def fork(self, count: int = 1, *, name: str | None = None) -> list[Self]:
         """Copies of it as it is now, with its memory, its programs and its files; each then goes its own way.

@@ -6,15 +6,18 @@ import contextlib
 import math
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentenv.boxes.arguments import read_directory, read_size, read_user, sendable
 from agentenv.boxes.reach import Setting, read_reach
 from agentenv.errors import ConfigError, Problem
 from agentenv.sandbox.contract import SandboxSpec
 from agentenv.sandbox.network import NONE
+from agentenv.sandbox.workbench import Task
+from agentenv.telemetry.text import one_line
 
-_MOST_PATIENCE_S = 86_400
+_SHOWN = 100
 # They name hosts, control groups and sockets.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 
@@ -48,16 +51,11 @@ def read_command(command: Any) -> tuple[str, ...]:
         raise ConfigError(
             [Problem("keyword argument", "command", f"expected a text for /bin/sh -c, or a list of texts, got {got}")]
         )
-    bad = [word for word in words if not isinstance(word, str) or "\0" in word]
+    bad = [word for word in words if not sendable(word)]
     if bad or not words or not words[0]:
-        what = f"got {bad[0]!r} among them" if bad else "got none"
-        raise ConfigError(
-            [
-                Problem(
-                    "keyword argument", "command", f"expected program and arguments, texts without zero bytes; {what}"
-                )
-            ]
-        )
+        got = f"got {one_line(repr(bad[0]), _SHOWN)} among them" if bad else "got none"
+        what = f"expected program and arguments, texts without zero bytes; {got}"
+        raise ConfigError([Problem("keyword argument", "command", what)])
     return tuple(words)
 
 
@@ -70,18 +68,45 @@ def read_variables(variables: Mapping[str, str] | None) -> dict[str, str]:
     if variables is not None and not isinstance(variables, Mapping):
         what = f"expected names with their values, as in {{'NAME': 'value'}}, got {type(variables).__name__}"
         raise ConfigError([Problem("keyword argument", "env", what)])
+    what = "expected a name without '=' and line breaks, and a text, both without zero bytes; got"
     problems = [
-        Problem("keyword argument", f"env.{name}", f"expected a name without '=' and a text, got {value!r}")
+        # Values may be secrets, and are not shown.
+        Problem(
+            "keyword argument",
+            one_line(f"env.{name}", _SHOWN),
+            f"{what} {one_line(repr(name), _SHOWN)} with a value of type {type(value).__name__}",
+        )
         for name, value in (variables or {}).items()
-        if not isinstance(name, str)
-        or not isinstance(value, str)
-        or not name
-        or "=" in name
-        or "\0" in f"{name}{value}"
+        if not sendable(name) or not sendable(value) or not name or set(name) & set("=\n\r")
     ]
     if problems:
         raise ConfigError(problems)
     return dict(variables or {})
+
+
+def make_task(command: Any, env: Any, cwd: Any, user: Any, terminal: Any = None) -> Task:
+    """A program to run, as a user gives it.
+
+    Raises:
+        ConfigError: A value cannot be used; has all of them.
+    """
+    problems: list[Problem] = []
+    words: tuple[str, ...] = ()
+    variables: dict[str, str] = {}
+    directory = who = size = None
+    with _gathering(problems):
+        words = read_command(command)
+    with _gathering(problems):
+        variables = read_variables(env)
+    with _gathering(problems):
+        directory = read_directory(cwd)
+    with _gathering(problems):
+        who = read_user(user)
+    with _gathering(problems):
+        size = None if terminal is None else read_size(terminal)
+    if problems:
+        raise ConfigError(problems)
+    return Task(argv=words, variables=variables, directory=directory, user=who, terminal=size)
 
 
 def make_spec(
@@ -149,39 +174,4 @@ def new_names(count: int, stem: str | None, default: str) -> list[str]:
     """Names for several: numbered where a stem is given, else such that nobody has."""
     if stem is None:
         return [new_name(default) for _ in range(count)]
-    return [read_name(f"{stem}-{number}") for number in range(1, count + 1)]
-
-
-def read_count(count: Any) -> int:
-    """A number from 1 on.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    if type(count) is not int or count < 1:
-        raise ConfigError([Problem("keyword argument", "count", f"expected a number from 1 on, got {count!r}")])
-    return count
-
-
-def read_patience(timeout_s: Any) -> float:
-    """Seconds that programs have to end.
-
-    Raises:
-        ConfigError: They are none.
-    """
-    if type(timeout_s) not in (int, float) or not 0 <= timeout_s <= _MOST_PATIENCE_S:
-        what = f"expected a number of seconds from 0 to {_MOST_PATIENCE_S}, got {timeout_s!r}"
-        raise ConfigError([Problem("keyword argument", "timeout_s", what)])
-    return float(timeout_s)
-
-
-def read_size(terminal: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of a terminal.
-
-    Raises:
-        ConfigError: They cannot be.
-    """
-    if len(terminal) != 2 or any(type(one) is not int or not 0 < one < 1 << 16 for one in terminal):
-        what = f"expected rows and columns, each from 1 to 65535; got {terminal!r}"
-        raise ConfigError([Problem("keyword argument", "terminal", what)])
-    return terminal[0], terminal[1]
+    return [read_name(f"{read_name(stem)}-{number}") for number in range(1, count + 1)]

@@ -18,10 +18,23 @@ from pathlib import Path
 from typing import IO, Any
 
 from agentenv.boxes.access import Access
+from agentenv.boxes.arguments import (
+    Location,
+    read_content,
+    read_copied,
+    read_depth,
+    read_flag,
+    read_length,
+    read_max_mb,
+    read_mode,
+    read_offset,
+    read_path,
+    read_user,
+)
 from agentenv.boxes.process import Process
 from agentenv.boxes.results import Copied, Entry, read_entry
 from agentenv.boxes.trees import lay_out, pack
-from agentenv.errors import AgentEnvError, ConfigError, Problem, ProtocolError
+from agentenv.errors import AgentEnvError, ProtocolError
 from agentenv.sandbox.workbench import Task
 
 # In the class below, ``list`` is what lists a directory.
@@ -37,12 +50,21 @@ _REST = 1 << 16
 
 
 class FileWork:
-    """See the module. In all of it ``user`` is a name or number, or "user:group"; None is the image's own user."""
+    """See the module. In all of it ``user`` is a name or number, or "user:group"; None is the image's own user.
+
+    A value that cannot be is a ConfigError, before anything is sent.
+    """
 
     _access: Access
 
     def read(
-        self, path: str, *, offset: int = 0, size: int | None = None, user: str | None = None, max_mb: int = 256
+        self,
+        path: Location,
+        *,
+        offset: int = 0,
+        size: int | None = None,
+        user: str | int | None = None,
+        max_mb: int = 256,
     ) -> bytes:
         """The content of a file.
 
@@ -56,10 +78,10 @@ class FileWork:
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError, OSError: It cannot be read.
         """
-        work = {"op": "read", "path": _path(path), "offset": offset, "size": size}
+        work = {"op": "read", "path": read_path(path), "offset": read_offset(offset), "size": read_length(size)}
         return self._gather(work, user, max_mb)
 
-    def read_text(self, path: str, *, user: str | None = None, max_mb: int = 256) -> str:
+    def read_text(self, path: Location, *, user: str | int | None = None, max_mb: int = 256) -> str:
         """The content of a file as UTF-8.
 
         Raises:
@@ -69,13 +91,13 @@ class FileWork:
 
     def write(
         self,
-        path: str,
+        path: Location,
         data: bytes | str,
         *,
         mode: int | None = None,
         append: bool = False,
         parents: bool = False,
-        user: str | None = None,
+        user: str | int | None = None,
     ) -> None:
         """Write a file.
 
@@ -90,12 +112,12 @@ class FileWork:
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError, OSError: It cannot be written.
         """
-        content = data.encode() if isinstance(data, str) else data
-        work = {"op": "write", "path": _path(path), "mode": mode, "append": append, "parents": parents}
+        content, flags = read_content(data, "data"), _flags(append=append, parents=parents)
+        work = {"op": "write", "path": read_path(path), "mode": read_mode(mode), **flags}
         with self._feeding(work, user) as stream:
             stream.write(content)
 
-    def list(self, path: str, *, depth: int = 1, user: str | None = None) -> Entries:
+    def list(self, path: Location, *, depth: int = 1, user: str | int | None = None) -> Entries:
         """What is in a directory, sorted by name.
 
         Args:
@@ -106,10 +128,10 @@ class FileWork:
         Raises:
             FileNotFoundError, NotADirectoryError, PermissionError: It cannot be listed.
         """
-        told = self._gather({"op": "list", "path": _path(path), "depth": depth}, user, _LISTING_MB)
+        told = self._gather({"op": "list", "path": read_path(path), "depth": read_depth(depth)}, user, _LISTING_MB)
         return [read_entry(line, None, self._access.id) for line in told.split(b"\n") if line]
 
-    def stat(self, path: str, *, follow: bool = True, user: str | None = None) -> Entry:
+    def stat(self, path: Location, *, follow: bool = True, user: str | int | None = None) -> Entry:
         """What a file is.
 
         Args:
@@ -120,10 +142,11 @@ class FileWork:
         Raises:
             FileNotFoundError, PermissionError: It cannot be told.
         """
-        told = self._gather({"op": "stat", "path": _path(path), "follow": follow}, user, 1)
+        path = read_path(path)
+        told = self._gather({"op": "stat", "path": path, **_flags(follow=follow)}, user, 1)
         return read_entry(told, path, self._access.id)
 
-    def exists(self, path: str, *, user: str | None = None) -> bool:
+    def exists(self, path: Location, *, user: str | int | None = None) -> bool:
         """Whether there is such a file, directory or anything else; a link that leads nowhere is nothing."""
         try:
             self.stat(path, user=user)
@@ -131,7 +154,9 @@ class FileWork:
             return False
         return True
 
-    def mkdir(self, path: str, *, parents: bool = False, mode: int | None = None, user: str | None = None) -> None:
+    def mkdir(
+        self, path: Location, *, parents: bool = False, mode: int | None = None, user: str | int | None = None
+    ) -> None:
         """Make a directory.
 
         Args:
@@ -143,30 +168,31 @@ class FileWork:
         Raises:
             FileExistsError, FileNotFoundError, PermissionError: It cannot be made.
         """
-        self._gather({"op": "mkdir", "path": _path(path), "parents": parents, "mode": mode}, user, 1)
+        work = {"op": "mkdir", "path": read_path(path), "mode": read_mode(mode), **_flags(parents=parents)}
+        self._gather(work, user, 1)
 
-    def remove(self, path: str, *, recursive: bool = False, user: str | None = None) -> None:
+    def remove(self, path: Location, *, recursive: bool = False, user: str | int | None = None) -> None:
         """Remove a file, an empty directory, or with ``recursive`` a directory with all that is in it.
 
         Raises:
             FileNotFoundError, PermissionError, OSError: It cannot be removed.
         """
-        self._gather({"op": "remove", "path": _path(path), "recursive": recursive}, user, 1)
+        self._gather({"op": "remove", "path": read_path(path), **_flags(recursive=recursive)}, user, 1)
 
-    def move(self, path: str, target: str, *, user: str | None = None) -> None:
+    def move(self, path: Location, target: Location, *, user: str | int | None = None) -> None:
         """Give something in the sandbox another path; a file that is there is replaced.
 
         Raises:
             FileNotFoundError, PermissionError, OSError: It cannot be moved.
         """
-        self._gather({"op": "move", "path": _path(path), "target": _path(target)}, user, 1)
+        self._gather({"op": "move", "path": read_path(path), "target": read_path(target, "target")}, user, 1)
 
     def copy_in(
         self,
-        source: str | os.PathLike[str],
-        path: str,
+        source: Location,
+        path: Location,
         *,
-        user: str | None = None,
+        user: str | int | None = None,
         copied: Copied | None = None,
     ) -> None:
         """Copy a file or a directory of this host into the sandbox.
@@ -183,19 +209,20 @@ class FileWork:
         Raises:
             FileNotFoundError, PermissionError, OSError: One cannot be read, or the other not written.
         """
-        host = Path(source)
+        host, path, copied = Path(read_path(source, "source")), read_path(path), read_copied(copied)
+        user = read_user(user)
         directory = host.is_dir()  # a link stands for what it leads to
         if path.endswith("/") or self._is_directory(path, user):
             path = f"{path.rstrip('/')}/{host.resolve().name}"
         if directory:
-            with self._feeding({"op": "unpack", "path": _path(path)}, user) as stream:
+            with self._feeding({"op": "unpack", "path": path}, user) as stream:
                 pack(host, stream, copied)
             return
         found = host.stat()
         if not modes.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "expected a file or a directory to copy", str(host))
         with open(host, "rb") as file:
-            work = {"op": "write", "path": _path(path), "mode": modes.S_IMODE(found.st_mode) & 0o777}
+            work = {"op": "write", "path": path, "mode": modes.S_IMODE(found.st_mode) & 0o777}
             with self._feeding({**work, "mtime_ns": found.st_mtime_ns}, user) as stream:
                 shutil.copyfileobj(file, stream, _BLOCK)
             if copied is not None:
@@ -203,10 +230,10 @@ class FileWork:
 
     def copy_out(
         self,
-        path: str,
-        target: str | os.PathLike[str],
+        path: Location,
+        target: Location,
         *,
-        user: str | None = None,
+        user: str | int | None = None,
         max_mb: int = 4096,
         copied: Copied | None = None,
     ) -> Names:
@@ -228,24 +255,27 @@ class FileWork:
         Raises:
             FileNotFoundError, PermissionError, OSError: One cannot be read, or the other not written.
         """
-        host = Path(target)
+        path, there, copied, user = read_path(path), read_path(target, "target"), read_copied(copied), read_user(user)
+        host, most_bytes = Path(there), read_max_mb(max_mb) << 20
         entry = self.stat(path, user=user)
-        if host.is_dir() or os.fspath(target).endswith("/"):
+        if host.is_dir() or there.endswith("/"):
             host = host / (os.path.basename(path.rstrip("/")) or self._access.id)
         if entry.kind == "directory":
             with self._reading({"op": "pack", "path": path.rstrip("/") + "/."}, user) as stream:
-                left_out = lay_out(stream, host, most_bytes=max_mb << 20, sandbox=self._access.id, copied=copied)
+                left_out = lay_out(stream, host, most_bytes=most_bytes, sandbox=self._access.id, copied=copied)
             if copied is not None:
                 copied.left_out += left_out
             return left_out
         if entry.kind != "file":
             what = f"sandbox {self._access.id!r}: expected a file or a directory to copy, got a {entry.kind}"
             raise OSError(errno.EINVAL, what, path)
+        if entry.size > most_bytes:  # what it says may be a lie, but is reason enough
+            raise _too_large(self._access.id, path, max_mb)
         # Of this call alone: others may copy to the same place now, or have died at it.
         fd, temporary = tempfile.mkstemp(prefix=f".{host.name[:_STEM]}.", suffix=".part", dir=host.parent)
         try:
             with open(fd, "wb") as file, self._reading({"op": "read", "path": path}, user) as stream:
-                left = max_mb << 20
+                left = most_bytes
                 while block := stream.read(min(_BLOCK, left + 1)):
                     left -= len(block)
                     if left < 0:
@@ -261,22 +291,23 @@ class FileWork:
             raise
         return []
 
-    def _is_directory(self, path: str, user: str | None) -> bool:
+    def _is_directory(self, path: str, user: str | int | None) -> bool:
         try:
             return self.stat(path, user=user).kind == "directory"
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _gather(self, work: Mapping[str, Any], user: str | None, max_mb: int) -> bytes:
+    def _gather(self, work: Mapping[str, Any], user: str | int | None, max_mb: int) -> bytes:
         """Do work, and return what it writes."""
+        most_bytes = read_max_mb(max_mb) << 20
         with self._reading(work, user) as stream:
-            data = stream.read((max_mb << 20) + 1)
-            if len(data) > max_mb << 20:
+            data = stream.read(most_bytes + 1)
+            if len(data) > most_bytes:
                 raise _too_large(self._access.id, work["path"], max_mb)
             return data
 
     @contextmanager
-    def _reading(self, work: Mapping[str, Any], user: str | None) -> Iterator[IO[bytes]]:
+    def _reading(self, work: Mapping[str, Any], user: str | int | None) -> Iterator[IO[bytes]]:
         with self._working(work, user, stdin=False) as process:
             assert process.stdout is not None
             try:
@@ -288,7 +319,7 @@ class FileWork:
             self._conclude(process)
 
     @contextmanager
-    def _feeding(self, work: Mapping[str, Any], user: str | None) -> Iterator[IO[bytes]]:
+    def _feeding(self, work: Mapping[str, Any], user: str | int | None) -> Iterator[IO[bytes]]:
         with self._working(work, user, stdin=True) as process:
             assert process.stdin is not None
             try:
@@ -302,9 +333,9 @@ class FileWork:
             self._conclude(process)
 
     @contextmanager
-    def _working(self, work: Mapping[str, Any], user: str | None, *, stdin: bool) -> Iterator[Process]:
+    def _working(self, work: Mapping[str, Any], user: str | int | None, *, stdin: bool) -> Iterator[Process]:
         try:
-            with Process(self._access, Task(work=work, user=user), stdin=stdin, stderr=False) as process:
+            with Process(self._access, Task(work=work, user=read_user(user)), stdin=stdin, stderr=False) as process:
                 yield process
         except OSError as error:
             # A SandboxDied is one too, and is about more than this file.
@@ -318,11 +349,8 @@ class FileWork:
             raise OSError(errno.EIO, f"sandbox {self._access.id!r}: the work was cut off by {ending}")
 
 
-def _path(path: Any) -> str:
-    if not isinstance(path, str) or not path or "\0" in path:
-        what = f"expected a text without zero bytes, got {path!r}"
-        raise ConfigError([Problem("keyword argument", "path", what)])
-    return path
+def _flags(**flags: Any) -> dict[str, bool]:
+    return {key: read_flag(flag, key) for key, flag in flags.items()}
 
 
 def _too_large(sandbox: str, path: str, max_mb: int) -> OSError:

@@ -6,8 +6,9 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from agentenv.boxes.arguments import wrong
 from agentenv.errors import ClosedError, ConfigError, Problem, RuntimeUnavailable
 from agentenv.fleet.machines import machine_files
 from agentenv.fleet.output import SandboxOutput
@@ -17,6 +18,9 @@ from agentenv.sandbox import contract
 from agentenv.sandbox.automatic import firecracker_obstacle
 from agentenv.sandbox.registry import REGISTRY, choose, open_runtime
 from agentenv.sandbox.runtimes._runid import new_run_id
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 CANDIDATES = ("firecracker", "qemu")
 """Runtimes whose sandboxes have a workbench."""
@@ -120,16 +124,17 @@ def open_ground(
     Raises:
         RuntimeUnavailable: It does not work here, none does, or its sandboxes are not for work by hand.
     """
+    if runtime is not None and not isinstance(runtime, str):
+        raise wrong("runtime", f"one of {', '.join(map(repr, CANDIDATES))}, or None", runtime)
     if settings is not None and not isinstance(settings, Mapping):
-        what = f"expected a table, as in {{'accelerator': 'tcg'}}, got {settings!r}"
-        raise ConfigError([Problem("keyword argument", "settings", what)])
+        raise wrong("settings", "a table, as in {'accelerator': 'tcg'},", settings)
     if runtime is not None and runtime != "auto":
         if REGISTRY[choose(runtime, None)].isolation != "vm":
             raise RuntimeUnavailable(*refusal(runtime))
         return Ground(runtime, settings or {}, report, network=network)
     if settings:
         what = "expected none without runtime: each runtime has other settings"
-        raise ConfigError([Problem("keyword argument", "settings", what)])
+        raise ConfigError([Problem("keyword argument", "settings", what, f"add {_runtimes_of(settings)}")])
     # Opening it proves little: a machine is booted once, and that is remembered until this host boots anew.
     obstacle = firecracker_obstacle(_table("firecracker", {}), lambda: machine_files([], report=report))
     if not obstacle:
@@ -153,17 +158,28 @@ def refusal(runtime: str) -> tuple[str, str]:
     )
 
 
+def _runtimes_of(settings: Mapping[str, Any]) -> str:
+    """The keyword that these settings need; both ways of it where either runtime has them, or none has."""
+    having = [name for name, table in _tables().items() if set(settings) <= set(table.model_fields)]
+    return " or ".join(f'runtime="{name}"' for name in having or CANDIDATES)
+
+
+def _tables() -> dict[str, type[BaseModel]]:
+    """By the runtime's name, what its table may have."""
+    from agentenv.config import model
+
+    return {"firecracker": model.FirecrackerConfig, "qemu": model.QemuConfig}
+
+
 def _table(runtime: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The runtime's table with all its keys.
 
     Raises:
         ConfigError: It has other keys, or values of other kinds.
     """
-    from pydantic import BaseModel, ValidationError
+    from pydantic import ValidationError
 
-    from agentenv.config import model
-
-    tables: dict[str, type[BaseModel]] = {"qemu": model.QemuConfig, "firecracker": model.FirecrackerConfig}
+    tables = _tables()
     if runtime not in tables:
         return dict(settings)
     try:

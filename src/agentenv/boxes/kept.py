@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentenv import locks
 from agentenv.config.nearest import suggest_value
-from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
+from agentenv.errors import AgentEnvError, ConfigError, Problem, RuntimeUnavailable
 from agentenv.fleet.owner import Owner
+from agentenv.sandbox.sweep import sweep as sweep_all
 
+_LOG = logging.getLogger(__name__)
 _MOST_BYTES = 1 << 16
 _BACKLOG = 64
 # Not TMPDIR: shells that differ in it see the same sandboxes.
@@ -91,7 +94,9 @@ def claim(name: str) -> Path:
     path = place()
     with _changing(path):
         _expect_nobody(name, _owner(path, name))
+        lost = [name] if (path / f"{name}.json").exists() else []
         _write(path, name)
+    _sweep_after(lost)
     return path
 
 
@@ -197,16 +202,21 @@ def find(name: str) -> Kept:
 
 
 def find_all() -> list[Kept]:
-    """All that have a living keeper, by name; what is left of the others is removed, but for their last words."""
+    """All that have a living keeper, by name; what is left of the others is removed, but for their last words.
+
+    Their machines' directories and control groups too, which only a keeper that ends in order removes itself.
+    """
     path = place()
-    found = []
+    found, lost = [], []
     with _changing(path):
         for name in sorted(one.stem for one in path.glob("*.json")):
             owner = _owner(path, name)
             if owner is None:
                 _remove(path, name, False)
+                lost.append(name)
             else:
                 found.append(Kept(name, owner))
+    _sweep_after(lost)
     return found
 
 
@@ -240,6 +250,16 @@ def sweep() -> tuple[str, ...]:
         for name in stale:
             _remove(path, name, True)
     return tuple(stale)
+
+
+def _sweep_after(lost: Sequence[str]) -> None:
+    """Remove what keepers that are gone left elsewhere: directories of machines, control groups, rules of networks."""
+    if not lost:
+        return
+    try:
+        sweep_all()
+    except (AgentEnvError, OSError) as error:  # nobody who lives is the worse for it
+        _LOG.warning("what is left of %s cannot be removed: %s; agentenv sweep", ", ".join(lost), error)
 
 
 def _expect_nobody(name: str, owner: Owner | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -11,15 +12,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
+
+import psutil
 
 from agentenv.boxes import kept
 from agentenv.boxes.failures import from_record
 from agentenv.boxes.plans import Plan
 from agentenv.boxes.remote import RemoteAccess
-from agentenv.errors import RuntimeUnavailable
+from agentenv.errors import ResourceLimit, RuntimeUnavailable, counted
 from agentenv.images.progress import LINES, Report
 from agentenv.sandbox.sweep import sweep
 
@@ -30,6 +34,10 @@ _BOOTSTRAP = (
     " from agentenv.boxes.keeper_main import enter; enter(c)"
 )
 _END_S = 30.0
+_PID_S = 10.0
+_AT_ONCE = 8
+_LEAST_MB = 80
+"""What a keeper and a monitor take that copies do not share (benchmarks/vm.py), rounded down."""
 _TAIL = 4000
 
 
@@ -90,6 +98,7 @@ class _Starting:
 
     def end(self) -> None:
         """Have it give up, and leave nothing of it."""
+        self._catch_up()
         os.close(self.fd)  # alone makes it give up; the signal is quicker
         self.fd = -1
         if not self.pid:
@@ -108,6 +117,14 @@ class _Starting:
                 os.close(pidfd)
         kept.find_all()  # removes what is left of it
 
+    def _catch_up(self) -> None:
+        """See who it is: one that is ready already goes on by itself, whoever listens."""
+        poller = select.poll()
+        poller.register(self.fd, select.POLLIN)
+        with contextlib.suppress(Exception):  # whatever it says, it ends
+            while not self.pid and self.error is None and poller.poll(_PID_S * 1000):
+                self.hear(LINES)
+
     def close(self) -> None:
         """Stop listening."""
         self._stderr.close()
@@ -125,33 +142,62 @@ def launch(plans: Sequence[Plan], report: Report = LINES) -> list[RemoteAccess]:
 
     Raises:
         ConfigError: A name is taken.
+        ResourceLimit: This host has not the memory for so many.
         RuntimeUnavailable, SandboxDied, StepTimeout: As when one is made in this process.
     """
+    expect_memory(len(plans))
     starting: list[_Starting] = []
     with contextlib.ExitStack() as stack:
         try:
-            for plan in plans:
-                one = _Starting(replace(plan, spec=replace(plan.spec, **_absolute(plan))))
-                starting.append(one)
-                stack.callback(one.close)
-            poller = select.poll()
-            waiting = {one.fd: one for one in starting}
-            for fd in waiting:
-                poller.register(fd, select.POLLIN)
-            while waiting:
-                for fd, _ in poller.poll():
-                    one = waiting[fd]
-                    one.hear(report)
-                    if one.error is not None:
-                        raise one.error
-                    if one.ready:
-                        poller.unregister(fd)
-                        del waiting[fd]
+            for first in range(0, len(plans), _AT_ONCE):
+                some = plans[first : first + _AT_ONCE]
+                for plan in some:
+                    starting.append(_Starting(replace(plan, spec=replace(plan.spec, **_absolute(plan)))))
+                    stack.callback(starting[-1].close)
+                _await_all(starting[first:], report)
+                if len(plans) > _AT_ONCE:
+                    report.say(f"{len(starting)} of {len(plans)} sandboxes are there")
             return [RemoteAccess(kept.find(one.name)) for one in starting]
         except BaseException:
-            for one in starting:
-                one.end()
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                list(pool.map(_Starting.end, starting))
             raise
+
+
+def _await_all(starting: Sequence[_Starting], report: Report) -> None:
+    """Listen until all answer, or one cannot.
+
+    Raises:
+        Exception: What that one says.
+    """
+    poller = select.poll()
+    waiting = {one.fd: one for one in starting}
+    for fd in waiting:
+        poller.register(fd, select.POLLIN)
+    while waiting:
+        for fd, _ in poller.poll():
+            one = waiting[fd]
+            one.hear(report)
+            if one.error is not None:
+                raise one.error
+            if one.ready:
+                poller.unregister(fd)
+                del waiting[fd]
+
+
+def expect_memory(count: int) -> None:
+    """See that the host has room for what each takes in any case, before any is there.
+
+    Raises:
+        ResourceLimit: It has not.
+    """
+    free = psutil.virtual_memory().available >> 20
+    if count * _LEAST_MB > free:
+        raise ResourceLimit(
+            errno.ENOMEM,
+            f"expected memory for {counted(count, 'sandbox', 'sandboxes')}, of which each takes {_LEAST_MB} MB at"
+            f" least, and {free} MB of this host's memory are free; ask for {free // _LEAST_MB} at most",
+        )
 
 
 def _absolute(plan: Plan) -> dict[str, Any]:
@@ -159,6 +205,6 @@ def _absolute(plan: Plan) -> dict[str, Any]:
     found = {}
     for key in ("kernel", "image"):
         value = getattr(plan.spec, key)
-        if value is not None and ("/" in value or Path(value).exists()):
+        if value is not None and ("/" in value or Path(value).is_file()):  # a directory may have the name of an image
             found[key] = os.path.abspath(Path(value).expanduser())
     return found

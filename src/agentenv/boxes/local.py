@@ -85,11 +85,13 @@ class LocalAccess:
         """Have it stand still."""
         with self._turn, self._talking() as bench:
             bench.pause()
+            self._expect_alive()
 
     def resume(self) -> None:
         """Let it go on."""
         with self._turn, self._talking() as bench:
             bench.resume()
+            self._expect_alive()
 
     def usage(self) -> contract.Usage | None:
         """What it uses now."""
@@ -186,6 +188,11 @@ class LocalAccess:
         """Forget it, in a forked child: its exit must not reach the parent's sandbox."""
         self._destroyed = True
         self._kept_open.close()
+
+    def _expect_alive(self) -> None:
+        """One that stands still already, or goes on already, is not talked to, and so is not seen to be gone."""
+        if not self._sandbox.alive():
+            raise died(self.id, self.await_cause(_GONE_S))
 
     def _state(self) -> tuple[str, str]:
         if self._destroyed:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from agentenv.boxes.access import Access
+from agentenv.boxes.arguments import read_signal, read_size, read_wait
 from agentenv.boxes.pipes import Pipes
 from agentenv.boxes.results import Ending
 from agentenv.boxes.status import MOST_BYTES, died, read_ending
@@ -21,6 +22,7 @@ from agentenv.sandbox.workbench import Task
 
 _GONE_S = 5.0
 _CHUNK = 4096
+_SHOWN = 200
 
 
 class _Input(io.BufferedWriter):
@@ -54,6 +56,8 @@ class Process:
             SandboxDied: It is gone.
         """
         self._access = access
+        words = task.argv or [str((task.work or {}).get(key, "")) for key in ("op", "path")]
+        self._called = " ".join(words)[:_SHOWN]  # for people
         self._lock = threading.Lock()
         self._told = b""
         self._ending: Ending | None = None
@@ -95,14 +99,15 @@ class Process:
         """Wait until it has ended.
 
         Args:
-            timeout_s: Seconds to wait at most; None for as long as it takes.
+            timeout_s: Seconds to wait at most, 0 for not at all; None for as long as it takes.
 
         Raises:
             TimeoutError: It still runs.
             SandboxDied: Its sandbox is gone, and with it how it ended.
             OSError: For work on files: it failed; as the right builtin.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        patience_s = read_wait(timeout_s)
+        deadline = None if patience_s is None else time.monotonic() + patience_s
         with self._lock:
             if self._ending is not None:
                 return self._ending
@@ -111,7 +116,8 @@ class Process:
                 poller = select.poll()
                 poller.register(self._status, select.POLLIN)
                 if not poller.poll(None if left is None else int(left * 1000 + 0.999)):
-                    raise TimeoutError(f"sandbox {self._access.id!r}: task {self.number} still runs")
+                    what = f"{self._called!r} still runs after {patience_s:g} s"
+                    raise TimeoutError(f"sandbox {self._access.id!r}: {what}")
                 part = os.read(self._status, _CHUNK)
                 self._told += part[: MOST_BYTES - len(self._told)]
                 if not part:
@@ -121,9 +127,16 @@ class Process:
             self._ending = read_ending(self._told, self._access.id)
             return self._ending
 
-    def signal(self, number: int) -> None:
-        """Send it a signal; one that has ended is left alone. SIGKILL ends all it has started as well."""
-        self._access.signal(self.number, number)
+    def signal(self, number: int | str) -> None:
+        """Send it a signal; one that has ended is left alone. SIGKILL ends all it has started as well.
+
+        Args:
+            number: As a number, as one of ``signal.Signals``, or as its name with or without "SIG".
+
+        Raises:
+            ConfigError: There is no such signal.
+        """
+        self._access.signal(self.number, read_signal(number))
 
     def kill(self) -> None:
         """End it, and all it has started."""
@@ -131,7 +144,7 @@ class Process:
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size of its terminal."""
-        self._access.resize(self.number, rows, columns)
+        self._access.resize(self.number, *read_size((rows, columns), "rows, columns"))
 
     def close(self) -> None:
         """Let go of it; kill it if it still runs. Idempotent."""

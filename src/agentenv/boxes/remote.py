@@ -132,9 +132,10 @@ class RemoteAccess:
 
     def fork(self, names: Sequence[str]) -> list[Access]:
         """Copies of it, each with a keeper of its own."""
-        from agentenv.boxes.launch import launch
+        from agentenv.boxes.launch import expect_memory, launch
         from agentenv.boxes.plans import Plan
 
+        expect_memory(len(names))  # before anything is copied
         # The keeper removes the copy when this connection ends, however it ends.
         with contextlib.closing(self._dial()) as connection:
             plan = Plan.from_record(self._converse(connection, {"op": "copy"})["plan"])

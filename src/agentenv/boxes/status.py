@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from agentenv.boxes.results import Ending, read_object
 from agentenv.errors import Cause, CauseKind, Owner, ProtocolError, SandboxDied
+from agentenv.sandbox.workbench import refused_with
 from agentenv.telemetry.text import one_line, printable
 
 MOST_BYTES = 1 << 16
@@ -35,7 +36,7 @@ def read_ending(data: bytes, sandbox: str) -> Ending:
         number, message = error.get("errno"), one_line(str(error.get("message", "")), _MOST_TEXT)
         kind = one_line(str(error.get("type", "")), _MOST_TEXT)
         if type(number) is int and number in errno.errorcode:
-            raise OSError(number, f"sandbox {sandbox!r}: {_told(message, number)}")
+            raise OSError(refused_with(number), f"sandbox {sandbox!r}: {_told(message, number)}")
         raise OSError(errno.EIO, f"sandbox {sandbox!r}: {kind}: {message}")
     raise ProtocolError(f"sandbox {sandbox!r}: expected how a program ended, got {data[:200]!r}")
 

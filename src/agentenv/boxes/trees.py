@@ -17,7 +17,7 @@ from typing import IO
 
 from agentenv.archives import Archive, DamagedArchive, Member
 from agentenv.boxes.results import Copied
-from agentenv.errors import ProtocolError
+from agentenv.errors import AgentEnvError, ProtocolError
 
 _MOST_NAMES = 1_000_000
 # What is kept in memory until the end: links, modes of directories.
@@ -39,11 +39,14 @@ def pack(directory: Path, stream: IO[bytes], copied: Copied | None = None) -> No
         copied: Is told of what goes in.
 
     Raises:
-        OSError: Something in it cannot be read.
+        OSError: Something in it cannot be read; names its path.
     """
     told = copied or Copied()
+    at = "."
 
     def take(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        nonlocal at
+        at = member.name
         found = _anonymous(member)
         if found is None:
             told.left_out.append(member.name.removeprefix("./"))
@@ -52,7 +55,15 @@ def pack(directory: Path, stream: IO[bytes], copied: Copied | None = None) -> No
         return found
 
     with tarfile.open(fileobj=stream, mode="w|", bufsize=_BUFFER, format=tarfile.PAX_FORMAT) as archive:
-        archive.add(f"{directory}/.", ".", filter=take)
+        try:
+            archive.add(f"{directory}/.", ".", filter=take)
+        except (ConnectionError, AgentEnvError):  # nobody takes the archive
+            raise
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            # Reading does not say what was read; tarfile has no number for what became shorter meanwhile.
+            raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(directory / at)) from error
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -133,7 +144,7 @@ class _Layout:
             self._hold(name, member.leads)
             self._links.append((name, member.leads))
         else:
-            self._omit(member.name)
+            self._omit(name)
 
     def _at(self, name: str) -> Path:
         return self._target / name
