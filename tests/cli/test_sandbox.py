@@ -57,6 +57,35 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stderr == "[]\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--runtime", "qem"], 2, "--runtime: expected firecracker or qemu, got 'qem' (did you mean \"qemu\"?)"),
+        (["--memory-mb", "10"], 2, "--memory-mb: expected an integer >= 16, got 10"),
+        (["--memory-mb", "99999999"], 2, "--memory-mb: expected an integer of at most"),
+        (["--memory-mb", "16777216"], 2, "MiB of this host, got"),
+        (["--vcpu-count", "5000"], 2, "--vcpu-count: expected at most 255"),
+        (["--vcpu-count", "-1"], 2, "--vcpu-count: expected a number >= 0.01"),
+        (["--name", "a.b"], 2, "--name: expected 1 to 48 letters"),
+        (["--network-mbps", "20"], 2, "--network-mbps: expected a network to limit"),
+        (["--image", "nowhere"], 3, "name of an image as --image, got 'nowhere'"),
+        (["--kernel", "nowhere"], 3, "name of a fetched kernel as --kernel, got 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_is_said_of_the_option_before_anything_starts(
+    shell: Shell, arguments: list[str], code: int, said: str
+) -> None:
+    told = shell("create", *arguments, code=code).stderr.decode()
+    assert said in told
+    assert "keyword argument" not in told
+    assert "starting sandbox" not in told
+
+
+def test_a_place_in_a_sandbox_needs_a_path(shell: Shell) -> None:
+    said = "expected a path in the sandbox after the colon, got 'web:' (such as web:/tmp/"
+    assert said in shell("cp", ".", "web:", code=2).stderr.decode()
+
+
 def test_a_sandbox_outlives_the_command_that_made_it(shell: Shell, web: str) -> None:
     keeper = shell.keeper(web)
     assert os.getsid(keeper.pid) == keeper.pid  # no terminal's, and no job of the shell
@@ -235,6 +264,9 @@ def test_python_reaches_the_same_sandbox(shell: Shell, web: str, monkeypatch: py
 def test_snapshots_forks_and_their_ends(shell: Shell, web: str) -> None:
     shell("exec", web, "--", "sh", "-c", "echo kept > /root/note")
     assert b"snapshot first: full" in shell("snapshot", web, "first").stdout
+    taken = shell("snapshot", web, "first", code=1).stderr
+    assert b"give its name to this one with --replace, or" in taken
+    assert b"command line: SNAPSHOT: " in shell("snapshot", web, "a/b", code=2).stderr
     made = shell.json("fork", web, "-n", "2", "--name", "kid")["sandboxes"]
     assert [one["id"] for one in made] == ["kid-1", "kid-2"]
     (back,) = shell.json("create", "--from", "first", "--name", "back")["sandboxes"]
@@ -274,6 +306,42 @@ def test_sigterm_to_a_keeper_ends_all_of_it(shell: Shell, web: str) -> None:
     poll(lambda: running([keeper, *below]) == [], "all of it has ended", 60)
     assert not (shell.ground / "agentenv/ended-1.json").exists()
     assert not (shell.ground / "agentenv/ended-1.sock").exists()
+
+
+def test_who_waits_for_a_machine_that_is_deaf_gets_away(shell: Shell, web: str) -> None:
+    command = shell.start("exec", web, "--", "sh", "-c", "echo on; exec sleep 1000")
+    assert command.stdout is not None
+    assert command.stdout.read(3) == b"on\n"
+    (pid,) = [one["pid"] for one in shell.json("ls")["sandboxes"] if one["id"] == web]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for _ in range(2):
+            command.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                command.wait(0.5)
+        command.send_signal(signal.SIGINT)
+        assert command.wait(20) == 128 + signal.SIGINT
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        command.kill()
+        command.communicate()
+
+
+@pytest.mark.timeout(300)
+def test_a_fork_that_is_ended_leaves_none_of_its_copies(shell: Shell, web: str) -> None:
+    command = shell.start("fork", web, "-n", "9", "--name", "kid")
+    poll(lambda: "running" in [state for name, state in shell.states().items() if name != web], "one is there", 120)
+    command.terminate()
+    command.communicate(timeout=120)
+    assert command.returncode == 128 + signal.SIGTERM
+    poll(lambda: shell.states() == {web: "running"}, "none of them is left", 60)
+
+
+def test_more_copies_than_there_is_memory_for_are_refused_at_once(shell: Shell, web: str) -> None:
+    said = shell("fork", web, "-n", "1000000", code=3).stderr
+    assert b"expected memory for 1,000,000 sandboxes" in said
+    assert b"ask for" in said
+    assert shell.states() == {web: "running"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -5,11 +5,16 @@ A user sees a traceback only after asking for it: with ``-v -v`` or AGENTENV_DEB
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, TextIO, TypeVar
 
 import typer
@@ -40,6 +45,38 @@ def error_record(error: BaseException) -> dict[str, Any]:
     return {"error": record, "exit_code": exit_code(error)}
 
 
+class Ended(KeyboardInterrupt):
+    """A signal that ends this process; like Ctrl-C, so that what was begun is taken back.
+
+    Attributes:
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise ``Ended``, unless whoever started us had us ignore them; commands may take them over."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise Ended(number)
+
+    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            if signal.getsignal(number) is end:
+                signal.signal(number, signal.SIG_DFL)
+
+
 def guarded(command: Command) -> Command:
     """A command whose errors end in words and the right exit code."""
 
@@ -47,13 +84,17 @@ def guarded(command: Command) -> Command:
     def call(**arguments: Any) -> None:
         debug = arguments.get("verbose", 0) >= 2 or os.environ.get("AGENTENV_DEBUG") == "1"
         try:
-            command(**arguments)
-        except BrokenPipeError:
-            # Whoever read our output has seen enough, as in `agentenv runs | head`.
-            silence_stdout()
+            with _ended_in_order():
+                command(**arguments)
+        except Ended as error:
+            raise typer.Exit(128 + error.number) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(exit_code(error)) from error
         except (AgentEnvError, OSError) as error:
+            if isinstance(error, BrokenPipeError) and error.strerror in (None, os.strerror(errno.EPIPE)):
+                # Whoever read our output has seen enough, as in `agentenv runs | head`.
+                silence_stdout()
+                return
             _report(error, as_json=bool(arguments.get("json_")), debug=debug)
             raise typer.Exit(exit_code(error)) from error
         except typer.Exit:

@@ -7,6 +7,7 @@ non-blocking for all of them. A thread for each direction copies, so that none w
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -16,7 +17,9 @@ from types import FrameType
 from typing import IO
 
 from agentenv.boxes.process import Process
-from agentenv.errors import AgentEnvError
+from agentenv.boxes.results import Ending
+from agentenv.cli.exits import Ended
+from agentenv.errors import AgentEnvError, RuntimeUnavailable
 
 _CHUNK = 1 << 16
 _LATE = 124
@@ -27,18 +30,23 @@ _QUIET_MS = 1000
 _IN_FLIGHT = 8 << 20
 _WAITED_S = 10.0
 _KILLED_S = 10.0
+_LOOK_S, _LEAST_S = 1.0, 0.01
+_PATIENCE = 2
 
 
 class Passing:
     """One program."""
 
-    def __init__(self, process: Process, timeout_s: float | None) -> None:
+    def __init__(self, process: Process, timeout_s: float | None, name: str) -> None:
         """Pass nothing yet.
 
         Args:
             process: The program.
             timeout_s: Seconds until it is killed; None for as long as it takes.
+            name: Of its sandbox.
         """
+        self._name = name
+        self._leave_by = math.inf
         self._process = process
         self._timeout_s = timeout_s
         self._signals = 0
@@ -61,13 +69,7 @@ class Passing:
             threading.Thread(target=self._pass_in, daemon=True).start()
             for thread in outputs:
                 thread.start()
-            try:
-                ending, late = process.wait(self._timeout_s), False
-            except TimeoutError as error:
-                if isinstance(error, AgentEnvError):
-                    raise
-                process.kill()
-                ending, late = process.wait(_KILLED_S), True
+            ending, late = self._await_end()
             os.write(self._end, b"x")
             for thread in outputs:
                 thread.join()
@@ -79,11 +81,40 @@ class Passing:
                 os.close(fd)
             process.let_go()
 
+    def _await_end(self) -> tuple[Ending, bool]:
+        """How it ended, and whether that was because its time was over."""
+        over = math.inf if self._timeout_s is None else time.monotonic() + self._timeout_s
+        late = False
+        while True:
+            now = time.monotonic()
+            if now >= self._leave_by:
+                said = f"it has not told that the program ended, {_KILLED_S:g} s after it was told to kill it"
+                raise RuntimeUnavailable(f"{self._name}: {said}", f"agentenv sandbox rm {self._name}")
+            if now >= over and not late:
+                late = True
+                self._leave_by = now + _KILLED_S
+                self._tell(signal.SIGKILL)
+            try:
+                left = min(_LOOK_S, self._leave_by - now, math.inf if late else over - now)
+                return self._process.wait(max(left, _LEAST_S)), late
+            except TimeoutError as error:
+                if isinstance(error, AgentEnvError):
+                    raise
+
     def _forward(self, number: int, _frame: FrameType | None) -> None:
-        """A signal that came here is meant for the program; the second one is meant."""
+        """A signal that came here is meant for the program; the second one kills it; the third one ends us alone."""
         self._signals += 1
+        if self._signals > _PATIENCE:
+            raise Ended(number)
+        if self._signals == _PATIENCE:
+            self._leave_by = min(self._leave_by, time.monotonic() + _KILLED_S)
+        # In a thread, since a machine that does not answer would hold up whoever waits here.
+        wanted = number if self._signals == 1 else signal.SIGKILL
+        threading.Thread(target=self._tell, args=(wanted,), daemon=True).start()
+
+    def _tell(self, number: int) -> None:
         with contextlib.suppress(AgentEnvError, OSError):
-            self._process.signal(number if self._signals == 1 else signal.SIGKILL)
+            self._process.signal(number)
 
     def _pass_in(self) -> None:
         stream = self._process.stdin

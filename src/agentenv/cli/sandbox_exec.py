@@ -30,7 +30,8 @@ def exec_(
     """Run a program in a sandbox. Standard input, output and error are its own, byte by byte.
 
     The exit code is the program's: 128 plus its number where a signal ended it, 124 where its time was over, 127 where
-    there is no such program and 126 where it may not run. Ctrl-C goes to the program, and twice kills it.
+    there is no such program and 126 where it may not run. Ctrl-C goes to the program, twice kills it, and
+    three times ends this command alone.
 
     \b
     Examples:
@@ -40,6 +41,7 @@ def exec_(
     """
     from agentenv.boxes.box import Sandbox
     from agentenv.cli.passing import Passing, have_standard_descriptors
+    from agentenv.cli.sandbox_options import in_options
     from agentenv.cli.sandbox_words import read_pairs
     from agentenv.cli.terminal import RawTerminal, expect_terminal, size_of
     from agentenv.errors import AgentEnvError, ConfigError, Problem
@@ -54,14 +56,17 @@ def exec_(
         expect_terminal()
     with Sandbox.connect(name) as box:
         try:
-            process = box.start(command, terminal=size_of() if terminal else None, env=variables, cwd=cwd, user=user)
+            with in_options():
+                process = box.start(
+                    command, terminal=size_of() if terminal else None, env=variables, cwd=cwd, user=user
+                )
         except OSError as error:
             codes = {errno.ENOENT: _NOT_FOUND, errno.EACCES: _NOT_EXECUTABLE}
             if isinstance(error, AgentEnvError) or error.errno not in codes:
                 raise
             typer.echo(f"agentenv: {one_line(str(error.strerror))}", err=True)
             raise typer.Exit(codes[error.errno]) from error
-        passing = Passing(process, timeout_s)
+        passing = Passing(process, timeout_s, name)
         if terminal:
             with RawTerminal(process.resize):
                 code = passing.run()

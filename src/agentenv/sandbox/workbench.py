@@ -12,11 +12,30 @@ A driver that offers this has ``Sandbox.workbench``; in all others it is None. T
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+_REFUSALS = frozenset(
+    (
+        *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV),
+        *(errno.EINVAL, errno.ENOEXEC, errno.E2BIG, errno.ETXTBSY, errno.EBUSY, errno.EMFILE, errno.ENFILE),
+        *(errno.ENOMEM, errno.ENODEV, errno.ENXIO, errno.EMLINK, errno.EOPNOTSUPP, errno.EIO),
+    )
+)
+
+
+def refused_with(told: object) -> int:
+    """The errno that a sandbox says it refused something with, where it is one of those that files and programs get.
+
+    Any other is EIO: a pipe that nobody reads, a connection that is lost, a time that is over are ours to find out, and
+    mean something else to whoever sees them.
+    """
+    return told if type(told) is int and told in _REFUSALS else errno.EIO
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class Agent:
             text = error.strerror or str(error)
             self._tell({"id": number, "error": f"{type(error).__name__}: {text}", "errno": error.errno, "text": text})
             return
-        except (ValueError, KeyError) as error:
+        except Exception as error:  # the machine ends with this process: no request is worth that
             self._tell({"id": number, "error": f"{type(error).__name__}: {error}"})
             return
         if value is not _LATER:

@@ -22,6 +22,7 @@ _RESERVE_SHARE = 4
 so many parts where that is less."""
 _LEAST_BYTES = 16 << 20
 """With less, what starts reads its programs from disk again and again, and never comes to anything."""
+_STEP_BYTES = 16 << 20
 
 
 def put_under(pid: int, pids: int) -> bool:
@@ -36,7 +37,9 @@ def put_under(pid: int, pids: int) -> bool:
     """
     free = _available_bytes()
     if free < _LEAST_BYTES:
-        raise OSError(errno.ENOMEM, f"{free >> 20} MB of its machine's memory are left to start in; raise memory_mb")
+        left = f"{free >> 20} MB of its machine's memory are left, and {_LEAST_BYTES >> 20} are needed to start in"
+        more = ((_LEAST_BYTES - free) // _STEP_BYTES + 2) * _STEP_BYTES
+        raise OSError(errno.ENOMEM, f"{left}; raise memory_mb by {more >> 20} or more")
     try:
         _limit(_GROUP)
         _write(f"{_GROUP}/pids.max", str(pids))

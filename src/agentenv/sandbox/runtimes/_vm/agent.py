@@ -11,6 +11,7 @@ from typing import Any
 
 from agentenv.errors import Cause, CauseKind, Owner, RuntimeUnavailable, SandboxDied, StepTimeout
 from agentenv.guest.control import ControlClosed, receive_message, send_message
+from agentenv.sandbox.workbench import refused_with
 from agentenv.wire.frames import HELLO, NONCE_BYTES
 
 _AGAIN_MS = 100
@@ -55,7 +56,7 @@ class AgentRefusal(RuntimeUnavailable):
         """Of an answer of the agent; hostile data."""
         super().__init__(f"{machine_id}: {str(message['error'])[:2000]}")
         code, text = message.get("errno"), message.get("text")
-        self.code = code if isinstance(code, int) else None
+        self.code = None if code is None else refused_with(code)
         self.text = str(text)[:2000]
 
 

@@ -231,6 +231,15 @@ def copy_memory(source: int, target: int) -> None:
             at += len(block)
 
 
+def clear(directory: Path) -> None:
+    """Remove what is in a directory."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def data_of(fd: int, size: int) -> Iterator[tuple[int, int]]:
     """Where a file of this size is no hole: start and end."""
     end = 0

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import RuntimeUnavailable, SandboxError
+from agentenv.errors import CauseKind, Owner, RuntimeUnavailable, SandboxError
 from agentenv.sandbox.contract import Output, SandboxSpec
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._net.networks import Networks
 from agentenv.sandbox.runtimes._vm.agent import AgentRefusal
-from agentenv.sandbox.runtimes._vm.files import copy_sparsely
+from agentenv.sandbox.runtimes._vm.files import clear, copy_sparsely
 from agentenv.sandbox.runtimes._vm.machine import Hypervisor, MachineSpec
+from agentenv.sandbox.runtimes._vm.monitor import MonitorKilled
 from agentenv.sandbox.runtimes._vm.sandbox import VmSandbox
 from agentenv.sandbox.runtimes._vm.starting import shown_paths, unfit, variables_of_zygotes
 from agentenv.sandbox.runtimes._vm.table import MachineTable, await_balloon, unlimited
@@ -24,6 +25,7 @@ from agentenv.sandbox.runtimes._vm.templates import SCRATCH
 logger = logging.getLogger("agentenv.sandbox")
 
 _WARM_S = 120.0
+_ATTEMPTS = 3
 _CALL_S = 30.0
 _SHOWN = "/dev/vdd"
 
@@ -52,12 +54,27 @@ class TemplateMaker:
         self._preload, self._open_sandbox = list(preload), open_sandbox
 
     def __call__(self, spec: MachineSpec, files: MachineFiles, purpose: str, directory: Path) -> None:
-        """Write a template into an empty directory.
+        """Write a template into an empty directory; again, where somebody kills the machine over it.
 
         Raises:
             RuntimeUnavailable: It cannot be made; says why and what helps.
             OSError: There is no room.
         """
+        for again in reversed(range(_ATTEMPTS)):
+            try:
+                self._write(spec, files, purpose, directory)
+                return
+            except (SandboxError, ConnectionError, TimeoutError, MonitorKilled) as error:
+                if again and _was_killed(error):
+                    logger.warning("%s: %s; booting another one", spec.id, error)
+                    clear(directory)
+                    continue
+                raise RuntimeUnavailable(
+                    f"{spec.id}: the machine that others are brought back from could not be prepared: {error}",
+                    f"`agentenv runtimes` tries {self._hypervisor.name} and says what helps",
+                ) from error
+
+    def _write(self, spec: MachineSpec, files: MachineFiles, purpose: str, directory: Path) -> None:
         logger.info("booting a machine once, to bring others back from it (%s)", self._hypervisor.accelerator)
         sandbox = self._open_sandbox(SandboxSpec("template"), _NoOutput(), files.scratch)
         try:
@@ -83,11 +100,6 @@ class TemplateMaker:
             machine.pause()
             machine.snapshot(directory)
             copy_sparsely(sandbox.home / SCRATCH, directory / SCRATCH)
-        except (SandboxError, ConnectionError, TimeoutError) as error:
-            raise RuntimeUnavailable(
-                f"{spec.id}: the machine that others are brought back from could not be prepared: {error}",
-                f"`agentenv runtimes` tries {self._hypervisor.name} and says what helps",
-            ) from error
         finally:
             sandbox.destroy()
 
@@ -99,6 +111,13 @@ class TemplateMaker:
             "variables": variables_of_zygotes(files),
             "user": files.user,
         }
+
+
+def _was_killed(error: Exception) -> bool:
+    """Whether the machine was, by whoever may do that, and is not to blame."""
+    if isinstance(error, SandboxError):
+        return error.cause.kind is CauseKind.SANDBOX_LOST and error.cause.owner is Owner.INFRASTRUCTURE
+    return isinstance(error, MonitorKilled)
 
 
 class _NoOutput:

@@ -32,7 +32,7 @@ from agentenv.errors import (
 from agentenv.sandbox.contract import SandboxSpec
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._vm.agent import Agent, AgentRefusal, greet
-from agentenv.sandbox.runtimes._vm.files import copy_sparsely
+from agentenv.sandbox.runtimes._vm.files import clear, copy_sparsely
 from agentenv.sandbox.runtimes._vm.machine import Machine
 from agentenv.sandbox.runtimes._vm.origin import write_origin
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
@@ -107,6 +107,7 @@ class VmWorkbench:
             "user": task.user or self._files.user or "root",
             "terminal": None if task.terminal is None else list(task.terminal),
         }
+        last = self._tasks + _MOST_TASKS
         while True:
             with self._lock:
                 self._expect_no_end()
@@ -117,11 +118,12 @@ class VmWorkbench:
                 streams = dict(zip(_NAMES, range(first, first + _STREAMS_EACH), strict=True))
                 try:
                     self._tie(streams, stdio)
-                    self._agent.call("task", _CALL_S, task=number, streams=streams, **request)
+                    self._call("task", _CALL_S, task=number, streams=streams, **request)
                     return number
                 except AgentRefusal as error:
                     self._relay.untie(self._number, tuple(streams.values()))
-                    if error.code == errno.EEXIST:  # numbers begin again, and something old still runs
+                    # Numbers begin again, and something old still runs; but not for ever, whatever it says.
+                    if error.code == errno.EEXIST and number < last:
                         continue
                     if error.code is None:
                         raise
@@ -148,7 +150,7 @@ class VmWorkbench:
             if self._word is not None:
                 return
             self._expect_no_end()
-            self._agent.call("settle", _SETTLE_S)
+            self._call("settle", _SETTLE_S)
             with self._told():
                 self._part()
                 try:
@@ -170,7 +172,7 @@ class VmWorkbench:
                         self._stand_still_again()
                     raise
             self._word = None
-            self._agent.call("wake", _CALL_S, **news())
+            self._call("wake", _CALL_S, **news())
 
     def snapshot(self, directory: Path) -> None:
         """Write all of it into a directory; see the contract."""
@@ -188,7 +190,7 @@ class VmWorkbench:
                     if goes_on:
                         self.resume()
             except BaseException:
-                _empty(directory)
+                clear(directory)
                 raise
 
     def keep(self) -> Kept:
@@ -305,7 +307,16 @@ class VmWorkbench:
     def _ask(self, op: str, **arguments: Any) -> Any:
         with self._lock:
             self._expect_going()
-            return self._agent.call(op, _CALL_S, **arguments)
+            return self._call(op, _CALL_S, **arguments)
+
+    def _call(self, op: str, timeout_s: float, **arguments: Any) -> Any:
+        """Ask the agent; one that breaks the protocol is not asked again, and ends with its machine."""
+        try:
+            return self._agent.call(op, timeout_s, **arguments)
+        except SandboxDied as error:
+            if error.cause.kind is not CauseKind.PROTOCOL:
+                raise
+            raise self._gone(error) from error
 
     def _expect_no_end(self) -> None:
         if self._ending:
@@ -314,11 +325,3 @@ class VmWorkbench:
     def _expect_going(self) -> None:
         if self.paused:
             raise RuntimeUnavailable(f"{self._spec.id}: it is paused", "resume it first")
-
-
-def _empty(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
