@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from agentenv.cli.live import describe
 from agentenv.errors import ConfigError, Problem, counted
 from agentenv.fleet.progress import EnvState, Progress
+from agentenv.sandbox.registry import REGISTRY
 
 
 @pytest.mark.parametrize(
@@ -34,3 +38,10 @@ def test_one_mistake() -> None:
     problem = Problem("file:1", "a", "wrong")
     assert str(ConfigError([problem])).startswith("1 problem in ")
     assert str(ConfigError([problem, problem])).startswith("2 problems in ")
+
+
+@pytest.mark.parametrize("command", ["run", "check", "soak", "bench"])
+def test_help_names_every_runtime(command: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "agentenv.cli", command, "--help"], capture_output=True, timeout=60)
+    (said,) = (line for line in done.stdout.decode().splitlines() if "--runtime NAME" in line)
+    assert all(name in said for name in ("auto", *REGISTRY)), said

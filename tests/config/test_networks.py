@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agentenv.config import load_config
+from agentenv.config.load import config_from_keywords
 from agentenv.config.network import NetworkTable
 from agentenv.errors import ConfigError, Problem
 
@@ -112,6 +113,35 @@ def test_machines_take_every_network(settings: dict[str, Any]) -> None:
     load_config(
         {"global": settings, "environments": [{"id": "a", "network": {"deny": ["1.2.3.4"]}, "network_mbps": 3}]}
     )
+
+
+def test_a_limit_of_no_network_is_refused_where_it_stands(problems_of: ProblemsOf) -> None:
+    message, hint = (
+        'expected a network to limit, got 20 with network = "none"',
+        'set network = "internet", or leave it out',
+    )
+    assert problems_of(MACHINES + "network_mbps = 20\n") == [
+        Problem("f.toml:5", "environments[0].network_mbps", message, hint)
+    ]
+    assert problems_of(MACHINES, "environments.a.network_mbps=20") == [
+        Problem("--set", "environments[0].network_mbps", message, hint)
+    ]
+    settings = '[global]\nruntime = "qemu"\n[global.defaults]\nnetwork_mbps = 20\n'
+    assert problems_of(settings + '[[environments]]\nid = "a"\nnetwork = false\n') == [
+        Problem("f.toml:4", "global.defaults.network_mbps", message, hint)
+    ]
+    with pytest.raises(ConfigError) as caught:
+        config_from_keywords("CartPole-v1", runtime="qemu", network_mbps=20)
+    assert list(caught.value.problems) == [Problem("keyword argument", "network_mbps", message, hint)]
+
+
+def test_a_limit_in_the_defaults_is_for_those_with_a_network() -> None:
+    environments = [{"id": "a", "network": "internet"}, {"id": "b"}]
+    config = load_config(
+        {"global": {"runtime": "qemu", "defaults": {"network_mbps": 20}}, "environments": environments}
+    )
+    assert [one.network_mbps for one in config.environments] == [20, None]
+    assert load_config(config.to_dict()) == config
 
 
 def test_where_networks_come_from(problems_of: ProblemsOf) -> None:

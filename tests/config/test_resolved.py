@@ -85,7 +85,15 @@ def configs(draw: st.DrawFn) -> Config:
     tables = [{**table, "id": "abcd"[index] + draw(IDS)} for index, table in enumerate(tables)]
     nested = draw(st.sampled_from([{}, {"bubblewrap": {"binary": "/bin/bwrap", "nested": "never"}}]))
     network = draw(st.sampled_from([{}, {"network": {"pool": "10.9.0.0/16", "uplink": "eth0", "dns": ["9.9.9.9"]}}]))
-    return load_config({"global": draw(SETTINGS), "environments": tables, **nested, **network})
+    settings = draw(SETTINGS)
+    # A limit needs a network: of one of all for the defaults'.
+    closed = [
+        table.get("network", settings.get("defaults", {}).get("network", "none")) in ("none", False) for table in tables
+    ]
+    for table, is_closed in zip([*tables, settings.get("defaults", {})], [*closed, all(closed)], strict=True):
+        if is_closed:
+            table.pop("network_mbps", None)
+    return load_config({"global": settings, "environments": tables, **nested, **network})
 
 
 @given(configs())

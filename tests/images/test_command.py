@@ -79,11 +79,13 @@ def test_an_image_from_its_making_to_its_end(command, tmp_path: Path, cache: Pat
     table = command("image", "ls").stdout
     assert "mine" in table
     assert made["digest"][:12] in table
+    assert "got 'twim' (did you mean \"twin\"?)" in command("image", "rm", "twim", code=2).stderr
+    assert "got 'x' (the images here are mine, twin)" in command("image", "rm", "x", code=2).stderr
     assert json.loads(command("image", "rm", "mine", "--json").stdout)["freed_bytes"] == 0, "the twin is the same file"
     assert json.loads(command("image", "gc", "--now", "--json").stdout)["freed_bytes"] == 0
     assert json.loads(command("image", "rm", "twin", "--json").stdout)["freed_bytes"] > 0
     assert not Path(made["path"]).exists()
-    assert "expected the name of one of none" in command("image", "rm", "twin", code=2).stderr
+    assert "expected the name of an image, got 'twin' (there are none)" in command("image", "rm", "twin", code=2).stderr
     assert command("image", "gc", "--now").stdout.startswith("removed 0 objects")
 
 
@@ -99,7 +101,10 @@ def test_an_image_from_its_making_to_its_end(command, tmp_path: Path, cache: Pat
         (["kernel", "fetch", "--from", "https://x/y"], "--sha256"),
         (["kernel", "fetch", "--sha256", "00"], "only with a URL"),
         (["kernel", "fetch", "--from", "x", "--package", "y"], "got both"),
-        (["kernel", "rm", "none"], "expected the name of one of none"),
+        (["kernel", "fetch", "--from", "https://x/y"], "beside a URL, got none"),
+        (["kernel", "fetch", "--from", "https://x/y", "--sha256", "00"], "got '00'"),
+        (["image", "build", "a", "--from", "./Dockerfile"], "and there is no /"),
+        (["kernel", "rm", "none"], "expected the name of a kernel, got 'none' (there are none)"),
     ],
 )
 def test_mistakes(command, tmp_path: Path, arguments: list[str], words: str) -> None:

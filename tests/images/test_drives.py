@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,36 @@ def test_a_drive_is_made_once_for_the_same_content(store: Store, project: Path) 
     assert changed != first
     (project / "pkg/tool").chmod(0o600)
     assert directory_drive([project], store)[0] not in (first, changed)
+
+
+def test_what_cannot_be_read_is_left_out_with_one_warning(store: Store, project: Path) -> None:
+    (project / "pkg/secret").write_text("x")
+    (project / "pkg/secret").chmod(0)
+    (project / "closed").mkdir()
+    (project / "closed/module.py").write_text("x")
+    (project / "shut").mkdir()
+    (project / "shut/module.py").write_text("x")
+    (project / "closed").chmod(0)
+    (project / "shut").chmod(0o400)
+    code = (
+        "import logging, sys; from pathlib import Path; from agentenv.images.drives import directory_drive;"
+        " from agentenv.images.store import Store; logging.basicConfig(format='%(levelname)s %(message)s');"
+        " print(directory_drive([Path(sys.argv[1])], Store(Path(sys.argv[2])))[0])"
+    )
+    # Root reads what nobody may.
+    without = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    argv = [*without, sys.executable, "-c", code, str(project), str(store.root)]
+    for _ in range(2):  # the second time it is there already
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+        said = f"WARNING sys.path: {project}/closed and 2 more cannot be read, and machines do without\n"
+        assert done.stderr == said
+    image = Path(done.stdout.strip())
+    assert listed(image, "/0/project") == ["closed 040755", "pkg 040755", "shut 040755"]
+    assert listed(image, "/0/project/closed") == listed(image, "/0/project/shut") == []
+    assert "secret 100644" not in listed(image, "/0/project/pkg")
+    assert "tool 100755" in listed(image, "/0/project/pkg")
+    for name in ("closed", "shut"):
+        (project / name).chmod(0o700)
 
 
 def test_limits_name_the_directory(store: Store, project: Path, tmp_path: Path) -> None:

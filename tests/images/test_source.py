@@ -53,6 +53,11 @@ def test_forms(files: Path, text: str, kind: str, value: str) -> None:
         ("odd", "says which"),
         ("nowhere", "expected debian:SUITE, a directory"),
         ("ubuntu:noble", "expected debian:SUITE, a directory"),
+        ("./Dockerfile.none", "there is no /.*/Dockerfile.none"),
+        ("Dockerfile.none", "there is no /.*/Dockerfile.none"),
+        ("dockerfile:none", "there is no /.*/none"),
+        ("root/below", "there is no /.*/root/below"),
+        ("docker://host/name", "got 'docker://host/name'"),
         ("", "expected debian:SUITE, a directory"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from agentenv.cli.run import RUNTIME_HELP
 from agentenv.errors import counted
 
 
@@ -23,9 +24,7 @@ def bench(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change one key of the file.")
     ] = None,
-    runtime: Annotated[
-        str | None, typer.Option("--runtime", metavar="NAME", help="auto, bubblewrap or process.")
-    ] = None,
+    runtime: Annotated[str | None, typer.Option("--runtime", metavar="NAME", help=RUNTIME_HELP)] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More log lines; twice: tracebacks.")] = 0,
 ) -> None:

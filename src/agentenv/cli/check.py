@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from agentenv.cli.run import RUNTIME_HELP
+
 
 def check(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The TOML file.", show_default=False)],
@@ -16,9 +18,7 @@ def check(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change one key of the file.")
     ] = None,
-    runtime: Annotated[
-        str | None, typer.Option("--runtime", metavar="NAME", help="auto, bubblewrap or process.")
-    ] = None,
+    runtime: Annotated[str | None, typer.Option("--runtime", metavar="NAME", help=RUNTIME_HELP)] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More log lines; twice: tracebacks.")] = 0,
 ) -> None:

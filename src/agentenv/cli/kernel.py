@@ -57,6 +57,9 @@ def fetch(
     fault = None
     if source is not None and package is not None:
         fault = Problem("command line", "--from", "expected either --from or --package, got both")
+    elif is_url and sha256 is None:
+        message = "expected the SHA-256 of the file beside a URL, got none"
+        fault = Problem("command line", "--sha256", message, "as whoever offers the file tells it, or sha256sum FILE")
     elif is_url and (sha256 is None or not re.fullmatch(r"[0-9A-Fa-f]{64}", sha256)):
         message = f"expected the file's SHA-256 beside a URL, as 64 hexadecimal digits, got {sha256!r}"
         fault = Problem("command line", "--sha256", message)

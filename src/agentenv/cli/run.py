@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 CONFIG_HELP = "The TOML file."
+# Words, since what has the table is more than a help may import.
+RUNTIME_HELP = "auto, bubblewrap, process, firecracker or qemu."
 SET_HELP = "Change one key of the file: --set environments.agent_1.memory_mb=64. May be repeated."
 
 
@@ -25,9 +27,7 @@ def run(
     run_dir: Annotated[
         Path | None, typer.Option("--run-dir", metavar="DIR", help="The directory that receives one folder a run.")
     ] = None,
-    runtime: Annotated[
-        str | None, typer.Option("--runtime", metavar="NAME", help="auto, bubblewrap or process.")
-    ] = None,
+    runtime: Annotated[str | None, typer.Option("--runtime", metavar="NAME", help=RUNTIME_HELP)] = None,
     resume: Annotated[
         str | None,
         typer.Option("--resume", metavar="RUN", help="Go on with a run that was interrupted: a name, or latest."),

@@ -21,7 +21,7 @@ sandbox = typer.Typer(
     no_args_is_help=True,
 )
 
-_PLACE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*):(.+)", re.DOTALL)
+_PLACE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*):(.*)", re.DOTALL)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As agentenv sandbox ls shows it.")]
 _AT_ONCE = 8
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -87,6 +87,7 @@ def create(
     from agentenv.boxes.keeping import find, plan_of
     from agentenv.boxes.launch import launch
     from agentenv.boxes.plans import Plan
+    from agentenv.cli.sandbox_options import check_files, check_runtime, check_sizes, in_options
     from agentenv.cli.sandbox_words import open_status, print_made, read_network, read_pairs
     from agentenv.errors import ConfigError, Problem
 
@@ -99,11 +100,18 @@ def create(
             options = ", ".join(f"--{key.replace('_', '-')}" for key in extra)
             what = f"expected no {options} with --from: a snapshot is brought back as it was"
             raise ConfigError([Problem("command line", "--from", what)])
-        plan = plan_of(find(origin), read_name(name) if name is not None else new_name())
+        with in_options():
+            called = read_name(name) if name is not None else new_name()
+        plan = plan_of(find(origin), called)
     else:
         told.setdefault("image", None)
         told["network"] = read_network(network, allow or (), deny or (), network_mbps)
-        plan = Plan(runtime, {}, make_spec(name=name, env=read_pairs(env), network_mbps=network_mbps, **told))
+        check_runtime(runtime)
+        check_sizes(memory_mb=memory_mb, vcpu_count=vcpu_count, disk_mb=disk_mb)
+        with in_options():
+            spec = make_spec(name=name, env=read_pairs(env), network_mbps=network_mbps, **told)
+        check_files(image, kernel)
+        plan = Plan(runtime, {}, spec)
     with open_status(f"starting sandbox {plan.spec.id}", verbose) as report:
         (made,) = launch([plan], report)
     print_made([made.describe()], as_json=json_)
@@ -149,6 +157,7 @@ def cp(
       agentenv sandbox cp web:/var/log/app.log .
     """
     from agentenv.boxes.results import Copied
+    from agentenv.cli.sandbox_options import in_options
     from agentenv.cli.sandbox_words import print_copied
     from agentenv.errors import ConfigError, Problem
 
@@ -157,12 +166,17 @@ def cp(
     if sum(place is not None for place in places) != 1:
         what = f"expected NAME:PATH once and a path of this host once, got {source!r} and {target!r}"
         raise ConfigError([Problem("command line", "SOURCE TARGET", what)])
+    if bare := [one for one, place in zip((source, target), places, strict=True) if place is not None and not place[2]]:
+        what = f"expected a path in the sandbox after the colon, got {bare[0]!r}"
+        raise ConfigError(
+            [Problem("command line", "SOURCE TARGET", what, f"such as {bare[0]}/tmp/ or {bare[0]}/root/")]
+        )
     if places[1] is not None:
-        with _connect(places[1][1]) as box:
+        with in_options(), _connect(places[1][1]) as box:
             box.copy_in(source, places[1][2], user=user, copied=copied)
     else:
         assert places[0] is not None
-        with _connect(places[0][1]) as box:
+        with in_options(), _connect(places[0][1]) as box:
             box.copy_out(places[0][2], target, user=user, copied=copied)
     print_copied(copied, target, as_json=json_)
 
@@ -215,9 +229,10 @@ def snapshot(
       agentenv sandbox snapshot web before-the-upgrade
     """
     from agentenv.cli.console import open_stdout, print_json, print_result
+    from agentenv.cli.sandbox_options import in_options
     from agentenv.cli.sandbox_words import open_status
 
-    with _connect(name) as box, open_status(f"keeping sandbox {name}", 0):
+    with in_options({"name": "SNAPSHOT"}), _connect(name) as box, open_status(f"keeping sandbox {name}", 0):
         kept = box.snapshot(snapshot_name, replace=replace)
     if json_:
         record = {"id": kept.id, "name": kept.name, "kind": kept.kind, "stored_bytes": kept.stored_bytes}
@@ -245,9 +260,10 @@ def fork(
       agentenv sandbox fork web
       agentenv sandbox fork web -n 3 --name try
     """
+    from agentenv.cli.sandbox_options import in_options
     from agentenv.cli.sandbox_words import open_status, print_made
 
-    with _connect(name) as box, open_status(f"copying sandbox {name}", 0):
+    with in_options(), _connect(name) as box, open_status(f"copying sandbox {name}", 0):
         made = box.fork(count, name=prefix)
     print_made([one.describe() for one in made], as_json=json_)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentenv.errors import ConfigError, Problem
@@ -92,6 +91,7 @@ def read_network(word: str | None, allow: Sequence[str], deny: Sequence[str], mb
         ConfigError: They cannot be, or not together; by the names of the options.
     """
     from agentenv.boxes.reach import read_reach
+    from agentenv.cli.sandbox_options import in_options
 
     if word == "none" and (allow or deny):
         what = f"expected no {'--allow' if allow else '--deny'} with --network none, which opens nothing"
@@ -100,19 +100,9 @@ def read_network(word: str | None, allow: Sequence[str], deny: Sequence[str], mb
     if word in (None, "internet") and (allow or deny):
         opened = [*(["internet"] if word and allow else []), *allow]
         setting = {name: entries for name, entries in (("allow", opened), ("deny", list(deny))) if entries}
-    try:
+    with in_options():
         read_reach(setting, mbps)
-    except ConfigError as error:
-        raise ConfigError(
-            [replace(one, where="command line", path=_option(one.path)) for one in error.problems]
-        ) from None
     return setting
-
-
-def _option(path: str) -> str:
-    """The option that a keyword argument stands for: those of a list by the list's name."""
-    _, _, name = path.partition(".")
-    return f"--{(name.partition('[')[0] or path).replace('_', '-')}"
 
 
 def network_text(one: Description) -> str:
@@ -209,7 +199,9 @@ def print_copied(copied: Copied, target: str, *, as_json: bool) -> None:
         print_result(out, f"{counted(copied.files, 'file')}, {copied.bytes:,} bytes, to {one_line(target)}")
     if left_out := [one_line(name, 200) for name in copied.left_out]:
         names = ", ".join(left_out[:_NAMED]) + (" ..." if len(left_out) > _NAMED else "")
-        print_result(open_stderr(), f"left out, since no file, no directory and no link within: {names}")
+        print_result(
+            open_stderr(), f"left out, since no file, no directory and no link within, or not to be read: {names}"
+        )
 
 
 def print_removed(removed: Sequence[str], failed: Mapping[str, Exception], *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentenv.cli.run import RUNTIME_HELP
 from agentenv.errors import counted
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ def soak(
     run_dir: Annotated[
         Path | None, typer.Option("--run-dir", metavar="DIR", help="The directory that receives one folder a run.")
     ] = None,
-    runtime: Annotated[
-        str | None, typer.Option("--runtime", metavar="NAME", help="auto, bubblewrap or process.")
-    ] = None,
+    runtime: Annotated[str | None, typer.Option("--runtime", metavar="NAME", help=RUNTIME_HELP)] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change one key of the file.")
     ] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentenv.boxes.needs import needed_objects
 from agentenv.cli.console import open_stdout, print_json, print_result
+from agentenv.config.nearest import suggest_value
 from agentenv.errors import ConfigError, Problem
 from agentenv.images.collect import remove_object
 from agentenv.images.store import Store
@@ -24,8 +25,11 @@ def remove(kind: str, name: str, *, as_json: bool) -> None:
     store = Store.default()
     found = store.named(kind, name)
     if found is None or not store.forget(kind, name):
-        there = ", ".join(one.name for one in store.names(kind)) or "none"
-        raise ConfigError([Problem("command line", "NAME", f"expected the name of one of {there}, got {name!r}")])
+        names = [one.name for one in store.names(kind)]
+        a_kind = f"an {kind}" if kind == "image" else f"a {kind}"
+        there = f"the {kind}s here are {', '.join(names)}" if names else "there are none"
+        hint = suggest_value(name, names) or there
+        raise ConfigError([Problem("command line", "NAME", f"expected the name of {a_kind}, got {name!r}", hint)])
     snapshots = SnapshotStore.default()
     done = remove_object(store, found.digest, needed=lambda: needed_objects(store, snapshots))
     if as_json:

@@ -20,7 +20,7 @@ from agentenv.config.merge import has_command, is_inherited, merge_defaults, pla
 from agentenv.config.model import ConfigTable, EnvironmentConfig, GlobalConfig, GlobalTable, keys_of
 from agentenv.config.monitors import monitor_conflicts
 from agentenv.config.nearest import suggest_keyword
-from agentenv.config.network_rules import network_conflicts
+from agentenv.config.network_rules import limits_of_nothing, network_conflicts
 from agentenv.config.origin import DICT, KEYWORD, Origin
 from agentenv.config.overrides import apply_overrides
 from agentenv.config.read import parse, read_text
@@ -113,6 +113,7 @@ def _build(
             faults += command_conflicts(index, own, has_command=has_command(own, defaults))
     faults += monitor_conflicts(merged)
     faults += network_conflicts(own_tables, defaults, table.get("global"))
+    faults += limits_of_nothing(own_tables, defaults)
     faults += id_collisions(own_tables, origin)
     problems = [*origin.problems(faults), *earlier, *refused]
     if problems or checked is None:

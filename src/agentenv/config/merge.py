@@ -12,6 +12,7 @@ from typing import Any
 
 from agentenv.config.faults import Fault
 from agentenv.config.model import EnvironmentDefaults, keys_of
+from agentenv.config.network_rules import is_closed
 from agentenv.config.rules import ONLY_WITH_COMMAND, WITHOUT_COMMAND
 
 MERGED_BY_KEY = ("env_vars", "env_kwargs")
@@ -67,10 +68,13 @@ def has_command(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
 def merge_defaults(own: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Put the defaults under one table: what it says itself wins, env_vars and env_kwargs merge key by key.
 
-    An environment that runs a command takes no ``env`` from the defaults, and the other way round.
+    An environment that runs a command takes no ``env`` from the defaults, and the other way round; one without a
+    network takes no limit of it.
     """
     excluded = WITHOUT_COMMAND if has_command(own, defaults) else ("command", *ONLY_WITH_COMMAND)
     known = set(keys_of(EnvironmentDefaults)).difference(excluded)
+    if is_closed(own, defaults):
+        known.discard("network_mbps")
     merged = {key: value for key, value in defaults.items() if key in known}
     for key, value in own.items():
         under = merged.get(key)

@@ -1,6 +1,7 @@
-"""What a network setting needs of the runtime, which no single key can say.
+"""What a network setting needs of the runtime and of the other one, which no single key can say.
 
-A rule that nothing enforces is worse than none: where the runtime cannot hold it, the file is refused.
+A rule that nothing enforces is worse than none: where the runtime cannot hold it, or there is nothing to hold, the file
+is refused.
 """
 
 from __future__ import annotations
@@ -9,9 +10,43 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentenv.config.faults import Fault, Path
+from agentenv.config.network import NONE
 
 _MACHINES = ("qemu", "firecracker")
 _HINT = 'set runtime = "qemu" or "firecracker" in [global]'
+_UNLIMITED = 'expected a network to limit, got {:g} with network = "none"'
+_NOTHING_TO_LIMIT = 'set network = "internet", or leave it out'
+
+
+def limits_of_nothing(tables: list[Any], defaults: Mapping[str, Any]) -> Iterator[Fault]:
+    """Limits of a network where there is none, at the table that says so.
+
+    One in the defaults is for those environments that have a network; it is wrong where none of them has.
+
+    Args:
+        tables: The environments as written.
+        defaults: Of all of them, as written.
+    """
+    some_open = False
+    for index, own in enumerate(tables):
+        if not isinstance(own, Mapping):
+            continue
+        if not is_closed(own, defaults):
+            some_open = True
+        elif _is_rate(mbps := own.get("network_mbps")):
+            yield Fault(("environments", index, "network_mbps"), _UNLIMITED.format(mbps), _NOTHING_TO_LIMIT)
+    if tables and not some_open and _is_rate(mbps := defaults.get("network_mbps")):
+        yield Fault(("global", "defaults", "network_mbps"), _UNLIMITED.format(mbps), _NOTHING_TO_LIMIT)
+
+
+def is_closed(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+    """Whether an environment, as written, has no network."""
+    return own.get("network", defaults.get("network", NONE)) in (NONE, False)
+
+
+def _is_rate(value: object) -> bool:
+    """Whether it is a number; what else it may be is refused elsewhere."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def network_conflicts(tables: list[Any], defaults: Mapping[str, Any], settings: object) -> Iterator[Fault]:

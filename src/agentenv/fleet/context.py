@@ -213,11 +213,11 @@ class RunContext:
         return REGISTRY[self.runtime_name].isolation == "vm"
 
     def _file_or_name(self, value: str | None) -> str | None:
-        """An existing file as an absolute path; anything else may be the name of a kernel or an image."""
+        """A file as an absolute path; anything else, a directory too, may be the name of a kernel or an image."""
         if value is None:
             return None
         path = self.config.resolve(value)
-        return str(path) if path.exists() or "/" in value else value
+        return str(path) if path.is_file() or "/" in value else value
 
     def _note_ignored(self, environments: Sequence[EnvironmentConfig]) -> None:
         for environment in environments:

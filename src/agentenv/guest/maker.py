@@ -6,10 +6,14 @@ A name is a Gymnasium id, Gymnasium's own ``module:Id-v0``, or ``module:callable
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 import gymnasium
 from gymnasium.wrappers import TimeLimit
+
+# The tools, which nothing but a machine has there.
+_OF_MACHINES = "/.agentenv/bin/agent"
 
 
 class EnvironmentNotFound(LookupError):
@@ -29,8 +33,8 @@ def resolve(name: str) -> Any:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
         raise EnvironmentNotFound(
-            f"{name!r}: no module {error.name!r} in the sandbox, which sees the installed packages, the directories of"
-            " sys.path and the directory of the configuration file; install the package or put the module there"
+            f"{name!r}: no module {error.name!r} in the sandbox, which sees {_seen()}, the directories of sys.path and"
+            f" the directory of the configuration file; install the package{_where()} or put the module there"
         ) from error
     for part in path.split("."):
         try:
@@ -90,8 +94,20 @@ def _import_registrar(module: str, name: str) -> None:
         if error.name is None or not (module + ".").startswith(error.name + "."):
             raise
         raise EnvironmentNotFound(
-            f"{name!r} is registered by {error.name!r}, and there is no such module in the sandbox; install it"
+            f"{name!r} is registered by {error.name!r}, and there is no such module in the sandbox;"
+            f" install it{_where()}"
         ) from error
+
+
+def _seen() -> str:
+    return "the packages of its image" if os.path.exists(_OF_MACHINES) else "the installed packages"
+
+
+def _where() -> str:
+    """Where packages are installed for the environment, unless that is where everybody installs them."""
+    if not os.path.exists(_OF_MACHINES):
+        return ""
+    return " into the machine's image (agentenv image build NAME --from SOURCE --pip PACKAGE)"
 
 
 def _advice(name: str) -> str:

@@ -36,6 +36,8 @@ class Copier:
         max_files: Most files in all.
         hidden: Files and directories that are never copied, as real paths.
         notes: What was left out, in sentences.
+        is_lenient: Whether what cannot be read is left out, and told by ``unread``, where it is refused otherwise.
+        unread: What could not be read.
     """
 
     where: str
@@ -43,6 +45,8 @@ class Copier:
     max_files: int = MAX_FILES
     hidden: frozenset[str] = frozenset()
     notes: list[str] = field(default_factory=list)
+    is_lenient: bool = False
+    unread: list[Path] = field(default_factory=list)
     _bytes: int = 0
     _files: int = 0
 
@@ -90,19 +94,34 @@ class Copier:
                     content = os.readlink(path)
                 elif path.is_file():
                     self._count(source, path.stat().st_size)
-                    content = digest_file(path)
+                    try:
+                        content = digest_file(path)
+                    except PermissionError as error:
+                        self._leave_out(path, error)
+                        content = "not to be read"
                 kind = stat.S_IFMT(status.st_mode), bool(status.st_mode & 0o111)
                 found.update(json.dumps([str(path.relative_to(source)), kind, content]).encode() + b"\n")
         except PermissionError as error:
             raise self._unreadable(error) from error
         return found.hexdigest()
 
+    def _leave_out(self, path: Path, error: PermissionError) -> None:
+        if not self.is_lenient:
+            raise error
+        self.unread.append(path)
+
     def _unreadable(self, error: PermissionError) -> ConfigError:
         message = f"expected a directory that can be read, and {error.filename} cannot"
         return ConfigError([Problem("command line", self.where, message)])
 
     def _walk(self, top_directory: Path, folder: Path, *, top: bool) -> Iterator[Path]:
-        for path in sorted(folder.iterdir()):
+        try:
+            os.stat(f"{folder}/.")  # names can be read without this, and nothing else
+            found = sorted(folder.iterdir())
+        except PermissionError as error:
+            self._leave_out(folder, error)
+            return
+        for path in found:
             if path.name in SKIPPED or (top and path.name in _SKIPPED_ON_TOP) or _is_environment(path):
                 continue
             if self.hidden and os.path.realpath(path) in self.hidden:
@@ -114,7 +133,12 @@ class Copier:
 
     def _file(self, source: Path, path: Path, place: Path) -> None:
         self._count(source, path.stat().st_size)
-        with open(path, "rb") as old, open(place, "xb") as new:
+        try:
+            old = open(path, "rb")  # noqa: SIM115  # closed below
+        except PermissionError as error:
+            self._leave_out(path, error)
+            return
+        with old, open(place, "xb") as new:
             while chunk := old.read(1 << 20):
                 new.write(chunk)
             os.fchmod(new.fileno(), 0o755 if os.fstat(old.fileno()).st_mode & 0o111 else 0o644)
@@ -139,4 +163,7 @@ class Copier:
 
 def _is_environment(path: Path) -> bool:
     """Whether a directory is a virtual environment, whatever its name."""
-    return (path / "pyvenv.cfg").is_file()
+    try:
+        return (path / "pyvenv.cfg").is_file()
+    except PermissionError:
+        return False

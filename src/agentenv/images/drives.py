@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from agentenv.images.ext4 import make_empty, make_ext4
 from agentenv.images.progress import LINES, Report
 from agentenv.images.store import Store, key_of
 
+_LOG = logging.getLogger(__name__)
 _FORMAT = 2
 _SCRATCH, _DIRECTORIES = "scratch.ext4", "directories.ext4"
 _LEAST_MB = 4
@@ -46,6 +48,8 @@ def directory_drive(
 ) -> tuple[Path, list[tuple[Path, str]]]:
     """A read-only drive with directories or modules of the host, without what tools leave beside code.
 
+    What cannot be read is left out, and told in a warning: it may lie anywhere on a path, and nobody need want it.
+
     Args:
         paths: Directories or files, in the order of the result.
         store: Where it is kept, by its content.
@@ -58,7 +62,7 @@ def directory_drive(
         The image, and for each path where it lies in it, as in ("/home/me/project", "0/project").
 
     Raises:
-        ConfigError: One is not there, cannot be read, or goes beyond a limit; names it.
+        ConfigError: One is not there, or goes beyond a limit; names it.
         RuntimeUnavailable: e2fsprogs is not installed.
     """
     for path in paths:
@@ -67,11 +71,14 @@ def directory_drive(
             raise ConfigError([Problem("directory", "sys.path", message)])
     places = [(path, f"{number}/{path.absolute().name or 'root'}") for number, path in enumerate(paths)]
     left_out = frozenset(map(os.path.realpath, hidden))
-    reader = Copier("sys.path", max_mb, max_files, left_out)
+    reader = Copier("sys.path", max_mb, max_files, left_out, is_lenient=True)
     key = key_of("directories", _FORMAT, [(inside, reader.digest(path)) for path, inside in places])
+    if reader.unread:
+        more = f" and {len(reader.unread) - 1:,} more" if len(reader.unread) > 1 else ""
+        _LOG.warning("sys.path: %s%s cannot be read, and machines do without", reader.unread[0], more)
 
     def build(out: Path) -> None:
-        copier = Copier("sys.path", max_mb, max_files, left_out)
+        copier = Copier("sys.path", max_mb, max_files, left_out, is_lenient=True)
         with store.work() as work, report.task(f"copying {', '.join(str(path) for path in paths)}"):
             for path, inside in places:
                 (work / inside).parent.mkdir()

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import lzma
 import os
+import pwd
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from agentenv.images.programs import apt, find_program, need_program, run
 from agentenv.images.progress import Report
 
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?/")
+# As mmdebstrap says it: without numbers of other users it cannot make their files.
+_NO_MODE = "unable to pick chroot mode"
 _BLOB = re.compile(r"blobs/sha256/[0-9a-f]{64}")
 # A machine for training reads no manuals, and a smaller image is copied and read faster.
 _EXCLUDED = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*", "/var/cache/*")
@@ -52,16 +55,36 @@ def fetch_debian(suite: str, packages: list[str], out: Path, report: Report, *, 
         place = out.parent / "debian"
         place.mkdir(mode=0o755)
         variables["TMPDIR"] = str(place)
-    with report.task(f"making Debian {suite} with {', '.join(packages)}"), open(out, "xb") as archive:
-        run(
-            argv,
-            purpose=f"making Debian {suite}",
-            remedy="see what it says; as a user who is not root it needs the package uidmap and lines in /etc/subuid,"
-            " and the network must be reachable (http_proxy)",
-            directory=Path("/"),
-            variables=variables,
-            stdout=archive.fileno(),
-        )
+    purpose = f"making Debian {suite}"
+    with report.task(f"{purpose} with {', '.join(packages)}"), open(out, "xb") as archive:
+        try:
+            run(
+                argv,
+                purpose=purpose,
+                remedy="see what it says; as a user who is not root it needs the package uidmap and lines in"
+                " /etc/subuid, and the network must be reachable (http_proxy)",
+                directory=Path("/"),
+                variables=variables,
+                stdout=archive.fileno(),
+            )
+        except RuntimeUnavailable as error:
+            if _NO_MODE not in str(error):
+                raise
+            said = str(error).partition("\n  remedy: ")[0]
+            raise RuntimeUnavailable(said, _more_users()) from error
+
+
+def _more_users() -> str:
+    """What lets a user who is not root make files of other owners."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = "USER"
+    numbers = "--add-subuids 100000-165535 --add-subgids 100000-165535"
+    return (
+        f"sudo usermod {numbers} {user} (or other numbers, where /etc/subuid and /etc/subgid give these to somebody),"
+        f" and {apt('uidmap')}"
+    )
 
 
 def fetch_oci(reference: str, blobs: Path, work: Path, report: Report) -> OciImage:

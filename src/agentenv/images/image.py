@@ -10,7 +10,7 @@ from typing import Any
 
 from agentenv.errors import RuntimeUnavailable
 from agentenv.images.oci import Start
-from agentenv.images.store import Named, Store
+from agentenv.images.store import Named, Store, instead, shown
 
 KIND = "image"
 FILE = "rootfs.ext4"
@@ -55,10 +55,15 @@ class Image:
         return {**record, "path": str(self.path), **start, "packages": list(self.packages)}
 
 
-def resolve_image(value: str, store: Store) -> Image:
+def resolve_image(value: str, store: Store, asked: str = "rootfs_image") -> Image:
     """The image a configuration's ``rootfs_image`` means: a file, or a name in the store.
 
     Beside a file may lie ``FILE.json``, which says how programs are started in it, with the keys of an image's record.
+
+    Args:
+        value: The file or the name; a directory of that name is in nobody's way.
+        store: Where images with names are.
+        asked: What the user calls it, for messages.
 
     Raises:
         RuntimeUnavailable: There is neither, or what lies beside a file cannot be understood.
@@ -66,19 +71,20 @@ def resolve_image(value: str, store: Store) -> Image:
     path = Path(value).expanduser()
     if path.is_file():
         return _from_record(_read_beside(path.with_name(f"{path.name}.json")), path.absolute(), "", "")
+    found = store.named(KIND, value)
+    if found is not None:
+        return _of(found, store)
     if path.is_dir():
         raise RuntimeUnavailable(
-            f"expected a file or the name of an image as rootfs_image, got the directory {str(path)!r}",
+            f"expected a file or the name of an image as {asked}, got the directory {str(path)!r}",
             f"agentenv image build {path.absolute().name or 'NAME'} --from {path}",
         )
-    found = store.named(KIND, value)
-    if found is None:
-        there = ", ".join(one.name for one in store.names(KIND)) or "none yet"
-        raise RuntimeUnavailable(
-            f"expected a file or the name of an image as rootfs_image, got {value!r} (images here: {there})",
-            f"agentenv image build {path.name or 'NAME'} --from debian:bookworm --pip gymnasium",
-        )
-    return _of(found, store)
+    names = [one.name for one in store.names(KIND)]
+    build = f"agentenv image build {path.name or 'NAME'} --from debian:bookworm --pip gymnasium --pip numpy"
+    raise RuntimeUnavailable(
+        f"expected a file or the name of an image as {asked}, got {value!r} (images here: {shown(names)})",
+        instead(value, names, build),
+    )
 
 
 def _read_beside(path: Path) -> dict[str, Any]:

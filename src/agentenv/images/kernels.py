@@ -14,7 +14,7 @@ from agentenv.images.debs import Unpacked, fetch_package, find_in, find_package,
 from agentenv.images.files import digest_file
 from agentenv.images.modules import find_modules, store_modules
 from agentenv.images.progress import LINES, Report
-from agentenv.images.store import Named, Store, key_of
+from agentenv.images.store import Named, Store, instead, key_of, shown
 from agentenv.images.vmlinux import check_bootable, read_kernel
 
 KIND = "kernel"
@@ -128,13 +128,14 @@ def download_kernel(store: Store, url: str, sha256: str, *, name: str | None = N
         return take_kernel(store, place, name=name, report=report, source=url)
 
 
-def resolve_kernel(value: str | None, store: Store) -> Kernel:
+def resolve_kernel(value: str | None, store: Store, asked: str = "kernel_image") -> Kernel:
     """The kernel a configuration's ``kernel_image`` means.
 
     Args:
         value: A file (a vmlinux is used as it lies there, without modules), a name in the store, or None for the one
             that was fetched last.
         store: Where fetched ones are kept.
+        asked: What the user calls it, for messages.
 
     Raises:
         ConfigError: The file is no kernel.
@@ -162,10 +163,11 @@ def resolve_kernel(value: str | None, store: Store) -> Kernel:
     for kernel in fetched:
         if kernel.name == value:
             return kernel
-    there = ", ".join(kernel.name for kernel in fetched) or "none yet"
+    names = [kernel.name for kernel in fetched]
+    fetch = f"agentenv kernel fetch, or leave {asked} out to use the one fetched last"
     raise RuntimeUnavailable(
-        f"expected a file or the name of a fetched kernel as kernel_image, got {value!r} (kernels here: {there})",
-        "agentenv kernel fetch, or leave kernel_image out to use the one fetched last",
+        f"expected a file or the name of a fetched kernel as {asked}, got {value!r} (kernels here: {shown(names)})",
+        instead(value, names, fetch),
     )
 
 

@@ -14,6 +14,8 @@ _SUITE = re.compile(r"[a-z][a-z0-9-]{0,31}")
 # As distribution's reference grammar, without what would be read as an option.
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,511}")
 
+_DOCKERFILE = re.compile(r"(?i)(docker|container)file")
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -56,9 +58,12 @@ def parse_source(text: str) -> Source:
     if text and path.is_dir() and not text.startswith("dockerfile:"):
         return Source("directory", str(path))
     if path.is_file():
-        if text.startswith("dockerfile:") or re.match(r"(?i)(docker|container)file", path.name):
+        if text.startswith("dockerfile:") or _DOCKERFILE.match(path.name):
             return Source("dockerfile", str(path))
         raise _wrong(f"expected {FORMS}; {path} is a file", f"oci-archive:{path} or dockerfile:{path} says which")
+    is_path = text.startswith(("dockerfile:", ".", "/", "~")) or ("/" in text and ":" not in text)
+    if is_path or _DOCKERFILE.match(text):
+        raise _wrong(f"expected {FORMS}, and there is no {path}")
     raise _wrong(f"expected {FORMS}, got {text!r}")
 
 

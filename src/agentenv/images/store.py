@@ -20,7 +20,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -278,6 +278,19 @@ def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         message = f"expected letters, digits, '.', '_', '+' and '-', at most 128, got {name!r}"
         raise ConfigError([Problem("command line", "NAME", message)])
+
+
+def shown(names: Sequence[str]) -> str:
+    """What there is, for a message."""
+    return ", ".join(names) or "none yet"
+
+
+def instead(wanted: str, names: Sequence[str], remedy: str) -> str:
+    """What helps where a name is missing: the nearest one that is there, and what makes it."""
+    from agentenv.config.nearest import suggest_value  # only mistakes need it
+
+    near = suggest_value(wanted, names)
+    return f"{near} Else: {remedy}" if near else remedy
 
 
 def _close_to_others(folder: Path) -> None:

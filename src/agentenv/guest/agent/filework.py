@@ -25,6 +25,8 @@ import tarfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from agentenv.guest.agent.packing import pack
+
 _BLOCK = 1 << 18
 _KINDS = {
     stat.S_IFREG: "file",
@@ -136,12 +138,6 @@ def _move(work: Mapping[str, Any], _stdin: int, _stdout: int) -> None:
         shutil.move(work["path"], work["target"])
 
 
-def _pack(work: Mapping[str, Any], _stdin: int, stdout: int) -> None:
-    os.lstat(work["path"])
-    with os.fdopen(os.dup(stdout), "wb") as stream, tarfile.open(fileobj=stream, mode="w|") as archive:
-        archive.add(work["path"], ".")
-
-
 def _unpack(work: Mapping[str, Any], stdin: int, _stdout: int) -> None:
     os.makedirs(work["path"], exist_ok=True)
     with os.fdopen(os.dup(stdin), "rb") as stream:
@@ -182,6 +178,6 @@ _WORKS: dict[str, Callable[[Mapping[str, Any], int, int], None]] = {
     "mkdir": _mkdir,
     "remove": _remove,
     "move": _move,
-    "pack": _pack,
+    "pack": lambda work, _stdin, stdout: pack(work["path"], stdout),
     "unpack": _unpack,
 }
