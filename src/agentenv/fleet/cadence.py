@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from agentenv.config.values import checkpoint_rule
 
-SHARE = 0.025
+SHARE = 0.015
 """Share of the environments' own time that "auto" spends on saving. It may cost 3 %; the rest is for what no clock of
 ours sees: caches that are cold afterwards, pages that are copied because a parked copy shares them."""
 FIRST_S = 0.25
