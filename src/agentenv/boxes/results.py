@@ -101,7 +101,8 @@ class Copied:
     Attributes:
         files: How many files; directories and links are none.
         bytes: Their contents.
-        left_out: Names of what is neither file nor directory nor a link that stays within.
+        left_out: Names of what is neither file nor directory nor a link that stays within, is made up by a kernel, or
+            cannot be read there.
     """
 
     files: int = 0
