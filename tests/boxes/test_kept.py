@@ -259,3 +259,30 @@ def test_whoever_sees_that_a_keeper_is_gone_removes_its_machines_directory(
         process.kill()
     see()
     assert not home.exists()
+
+
+_FULL = """
+mount -t tmpfs -o size=64k,mode=700 tmpfs "$XDG_RUNTIME_DIR" && mkdir -m 700 "$XDG_RUNTIME_DIR/agentenv" &&
+: > "$XDG_RUNTIME_DIR/agentenv/lock"; cat /dev/zero > "$XDG_RUNTIME_DIR/rest" 2>/dev/null; exec "$0" -c "$1"
+"""
+_CLAIM = """
+from agentenv.boxes import kept
+from agentenv.errors import ResourceLimit
+try:
+    kept.claim("web")
+except ResourceLimit as error:
+    print(error)
+"""
+
+
+def test_a_full_directory_is_named_with_what_helps(tmp_path: Path) -> None:
+    space = ["unshare", "--user", "--map-root-user", "--mount"]
+    variables = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [*space, "sh", "-c", _FULL, sys.executable, _CLAIM], env=variables, capture_output=True, text=True, check=False
+    )
+    if "unshare failed" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("needs user namespaces in which a file system can be mounted")
+    assert done.stderr == ""
+    assert f"no room on the disk for what tells where sandboxes are, in {tmp_path}/agentenv" in done.stdout
+    assert "XDG_RUNTIME_DIR=DIR" in done.stdout

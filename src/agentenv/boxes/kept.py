@@ -24,6 +24,7 @@ from pathlib import Path
 
 from agentenv import locks
 from agentenv.config.nearest import suggest_value
+from agentenv.disk import Remedy, room_for
 from agentenv.errors import AgentEnvError, ConfigError, Problem, RuntimeUnavailable
 from agentenv.fleet.owner import Owner
 from agentenv.sandbox.sweep import sweep as sweep_all
@@ -34,6 +35,7 @@ _BACKLOG = 64
 # Not TMPDIR: shells that differ in it see the same sandboxes.
 _WITHOUT = Path("/tmp")
 _TIME = struct.Struct("@ll")
+_REMEDY = Remedy("make some", "choose another directory with XDG_RUNTIME_DIR=DIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def place() -> Path:
 
 @contextlib.contextmanager
 def _changing(path: Path) -> Iterator[None]:
-    with locks.locked(path / "lock"):
+    with room_for("what tells where sandboxes are, in ", path, _REMEDY), locks.locked(path / "lock"):
         yield
 
 

@@ -20,7 +20,16 @@ from agentenv.boxes.ground import Ground
 from agentenv.boxes.keeping import keep
 from agentenv.boxes.plans import Plan
 from agentenv.boxes.status import died
-from agentenv.errors import Cause, CauseKind, ClosedError, Owner, RuntimeUnavailable, SandboxError, StepTimeout
+from agentenv.errors import (
+    Cause,
+    CauseKind,
+    ClosedError,
+    Owner,
+    ResourceLimit,
+    RuntimeUnavailable,
+    SandboxError,
+    StepTimeout,
+)
 from agentenv.sandbox import contract
 from agentenv.sandbox.network import write_network
 from agentenv.sandbox.workbench import Shutdown, Stdio, Task, Workbench
@@ -220,6 +229,9 @@ class LocalAccess:
         except RuntimeUnavailable as error:
             said = printable(str(error)).partition("\n  remedy: ")[0].removeprefix(f"{self.id}: ")
             raise RuntimeUnavailable(f"sandbox {self.id!r}: {said}", error.remedy) from error
+        except ResourceLimit as error:  # this host's, in our own words
+            said = printable(error.strerror or str(error))
+            raise ResourceLimit(error.errno or errno.ENOSPC, f"sandbox {self.id!r}: {said}") from error
         except OSError as error:
             # Where the machine refuses a program, these are its words; above likewise.
             said = one_line((error.strerror or str(error)).removeprefix(f"{self.id}: "))

@@ -16,6 +16,7 @@ from agentenv import locks
 from agentenv.disk import Remedy, data_directory, room_for
 from agentenv.sandbox.runtimes._runid import is_run_id, new_run_id, run_is_alive
 
+_WHAT = "the memory of machines in "
 _REMEDY = Remedy("agentenv snapshot gc", "choose another disk with AGENTENV_DATA=DIR")
 
 
@@ -29,18 +30,19 @@ def taking_ground(data: Path) -> Iterator[Path]:
     """An empty directory that is gone after the block; those of dead processes go now.
 
     Raises:
-        ResourceLimit: The disk is full or read-only.
+        ResourceLimit: The disk is full or read-only, in the block as well.
     """
     sweep_taking(data)
     place = taking_place(data)
     directory = place / new_run_id()
-    with room_for("the memory of machines in ", place, _REMEDY):
+    with room_for(_WHAT, place, _REMEDY):
         place.mkdir(mode=0o700, exist_ok=True)
         directory.mkdir(mode=0o700)
     fd = locks.take(directory)
     assert fd is not None
     try:
-        yield directory
+        with room_for(_WHAT, place, _REMEDY):
+            yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         os.close(fd)
