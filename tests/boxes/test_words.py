@@ -89,6 +89,7 @@ def test_values_of_variables_are_not_shown(variables: dict[str, str]) -> None:
         ({"memory_mb": True}, "memory_mb"),
         ({"vcpu_count": -1}, "vcpu_count"),
         ({"disk_mb": "64"}, "disk_mb"),
+        ({"disk_mb": 1 << 70}, "disk_mb"),
         ({"start_timeout_s": 0}, "start_timeout_s"),
         ({"vcpu_count": math.nan}, "vcpu_count"),
         ({"vcpu_count": math.inf}, "vcpu_count"),

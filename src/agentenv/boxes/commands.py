@@ -11,6 +11,7 @@ from typing import Any
 
 from agentenv.boxes.arguments import read_directory, read_size, read_user, sendable
 from agentenv.boxes.reach import Setting, read_reach
+from agentenv.config.record import MAX_MB
 from agentenv.errors import ConfigError, Problem
 from agentenv.sandbox.contract import SandboxSpec
 from agentenv.sandbox.network import NONE
@@ -128,15 +129,17 @@ def make_spec(
         ConfigError: A value cannot be used; has all of them.
     """
     problems: list[Problem] = []
-    numbers: list[tuple[str, object, tuple[type, ...], str]] = [
-        ("memory_mb", memory_mb, (int,), "a whole number of MiB"),
-        ("disk_mb", disk_mb, (int,), "a whole number of MiB"),
-        ("vcpu_count", vcpu_count, (int, float), "a number"),
-        ("start_timeout_s", start_timeout_s, (int, float), "a number of seconds"),
+    numbers: list[tuple[str, object, tuple[type, ...], str, float]] = [
+        ("memory_mb", memory_mb, (int,), "a whole number of MiB", MAX_MB),
+        ("disk_mb", disk_mb, (int,), "a whole number of MiB", MAX_MB),
+        ("vcpu_count", vcpu_count, (int, float), "a number", math.inf),
+        ("start_timeout_s", start_timeout_s, (int, float), "a number of seconds", math.inf),
     ]
-    for key, value, kinds, what in numbers:
+    for key, value, kinds, what, most in numbers:
         if type(value) not in kinds or not isinstance(value, int | float) or not 0 < value < math.inf:
             problems.append(Problem("keyword argument", key, f"expected {what} above 0, got {value!r}"))
+        elif value > most:
+            problems.append(Problem("keyword argument", key, f"expected {what} of {most} at most, got {value!r}"))
     for key, text in (("image", image), ("kernel", kernel)):
         if text is not None and (not isinstance(text, str) or not text or "\0" in text):
             problems.append(Problem("keyword argument", key, f"expected a name or the path of a file, got {text!r}"))
