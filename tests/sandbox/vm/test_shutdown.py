@@ -73,7 +73,7 @@ def test_the_agent_begins_nothing_any_more(made: tuple[VmSandbox, VmWorkbench]) 
     assert bench._agent.call("shutdown", 30.0, seconds=1000.0) == {"over": False, "ended": 0, "killed": 0}
     with pytest.raises(OSError, match="is being shut down") as caught:
         Running(bench, Task(("true",)))
-    assert caught.value.errno == errno.ESHUTDOWN
+    assert caught.value.errno == errno.EIO
     bench.signal(stubborn.number, signal.SIGKILL)
     assert bench.shutdown(1.0) == Shutdown(1, 0)  # that of the first time to ask goes on
     stubborn.end()

@@ -36,7 +36,7 @@ from agentenv.sandbox.runtimes._family import Worker
 from agentenv.sandbox.runtimes._introduction import read_introductions
 from agentenv.sandbox.runtimes._report import Report
 from agentenv.sandbox.runtimes._sender import ask_for_credentials, sender_pid
-from agentenv.sandbox.runtimes._tenant import Household, Tenant, ended
+from agentenv.sandbox.runtimes._tenant import REPORT_S, Household, Tenant, ended
 from agentenv.sandbox.runtimes._usage import descendants, read_usage
 
 _END_TIMEOUT_S = 10.0
@@ -172,8 +172,11 @@ class CellSandbox(Tenant):
 
     def kill(self, reason: Cause | None = None) -> None:
         """End it at once; see the contract. Idempotent, from any thread."""
-        if reason is not None and self._reason is None and self.alive():
-            self._reason = reason
+        if reason is not None and self._reason is None:
+            if self.alive():
+                self._reason = reason
+            else:  # its environment's process has ended by itself just now, and the first one is about to say how
+                self.await_end(REPORT_S)
         with self._lock:
             if self._first < 0:
                 return

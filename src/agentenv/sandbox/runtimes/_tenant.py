@@ -20,7 +20,7 @@ from agentenv.sandbox.runtimes._family import Parked, Worker, greet, make_contro
 from agentenv.sandbox.runtimes._report import Report
 from agentenv.sandbox.runtimes._usage import host_oom_kills, read_usage
 
-_REPORT_S = 1.0
+REPORT_S = 1.0
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Tenant:
     def cause(self) -> Cause:
         """Why it ended; see the contract."""
         if self._cause is None:
-            self.await_end(_REPORT_S)
+            self.await_end(REPORT_S)
             house = self._house
             stats = house.cgroup.stats() if house.cgroup is not None else None
             self.last_usage = None if stats is None else read_usage(stats)
