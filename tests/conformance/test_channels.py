@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+import psutil
 import pytest
 from numpy.typing import NDArray
 
@@ -94,7 +95,8 @@ class TestShmStandingBy(_OverShm):
         reset(link)
         awake = link.channel.arena.column(slot.AWAKE, np.uint64)
         assert becomes_true(lambda: not awake[0], 10)
-        time.sleep(0.1)  # between saying so and sleeping
+        guest = psutil.Process(link.fleet.sandboxes[0].pid)
+        assert becomes_true(lambda: guest.status() == psutil.STATUS_SLEEPING, 10)  # it says so a moment before
         awake[0] = 1
         link.channel.post(slot.Op.STEP, None, None, timeout_s=0.3)
         with pytest.raises(PeerLost) as caught:

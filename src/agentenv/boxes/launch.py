@@ -142,10 +142,8 @@ def launch(plans: Sequence[Plan], report: Report = LINES) -> list[RemoteAccess]:
 
     Raises:
         ConfigError: A name is taken.
-        ResourceLimit: This host has not the memory for so many.
         RuntimeUnavailable, SandboxDied, StepTimeout: As when one is made in this process.
     """
-    expect_memory(len(plans))
     starting: list[_Starting] = []
     with contextlib.ExitStack() as stack:
         try:

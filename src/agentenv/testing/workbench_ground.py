@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,6 +19,24 @@ from agentenv.sandbox.workbench import Stdio, Task, Workbench
 from agentenv.testing import traces
 
 END_S = 120.0
+
+
+@contextmanager
+def run_of(runtime: str, environment: Mapping[str, Any]) -> Iterator[RunContext]:
+    """A run of one environment that records nothing; afterwards nothing may be left of it.
+
+    Args:
+        runtime: Name of the runtime.
+        environment: Its table in a configuration.
+    """
+    before = traces.take()
+    config = load_config({"global": {"runtime": runtime}, "environments": [dict(environment)]})
+    context = RunContext(config, config.expand(), record=False)
+    try:
+        yield context
+    finally:
+        context.close()
+    assert traces.take().left_since(before) == []
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +126,8 @@ class WorkbenchGround:
     @classmethod
     def context(cls) -> Iterator[RunContext]:
         """One run for all tests of a class: machines of one kind share what they are brought back from."""
-        before = traces.take()
-        config = load_config({"global": {"runtime": cls.settings["runtime"]}, "environments": [dict(cls._table())]})
-        context = RunContext(config, config.expand(), record=False)
-        try:
+        with run_of(cls.settings["runtime"], cls._table()) as context:
             yield context
-        finally:
-            context.close()
-        assert traces.take().left_since(before) == []
 
     @classmethod
     def _table(cls) -> Mapping[str, Any]:

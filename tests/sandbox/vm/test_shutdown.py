@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from agentenv.config import load_config
 from agentenv.errors import CauseKind, RuntimeUnavailable, SandboxDied
 from agentenv.fleet.context import RunContext
 from agentenv.sandbox.runtimes._vm.sandbox import VmSandbox
 from agentenv.sandbox.runtimes._vm.workbench import VmWorkbench
 from agentenv.sandbox.workbench import Shutdown, Task
-from agentenv.testing import traces
 from agentenv.testing.leftovers import becomes_true
+from agentenv.testing.workbench_ground import run_of
 from agentenv.testing.workbenches import Running, run
 from agentenv.wire.frames import WINDOW
 from machines_ground import need_machines
@@ -32,16 +31,8 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def context() -> Iterator[RunContext]:
     need_machines()
-    before = traces.take()
-    config = load_config(
-        {"global": {"runtime": "qemu"}, "environments": [{"id": "ends", "env": "CartPole-v1", "memory_mb": 256}]}
-    )
-    context = RunContext(config, config.expand(), record=False)
-    try:
+    with run_of("qemu", {"id": "ends", "env": "CartPole-v1", "memory_mb": 256}) as context:
         yield context
-    finally:
-        context.close()
-    assert traces.take().left_since(before) == []
 
 
 @pytest.fixture

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from agentenv.config import load_config
 from agentenv.errors import AgentEnvError, RuntimeUnavailable, SandboxDied, StepTimeout
 from agentenv.fleet.context import RunContext
 from agentenv.sandbox.runtimes._vm.agent import AgentRefusal
 from agentenv.sandbox.runtimes._vm.workbench import VmWorkbench
 from agentenv.sandbox.workbench import Task
-from agentenv.testing import traces
+from agentenv.testing.workbench_ground import run_of
 from agentenv.testing.workbenches import Running, run
 from machines_ground import need_machines
 
@@ -53,16 +52,8 @@ class Failing:
 @pytest.fixture(scope="module")
 def context() -> Iterator[RunContext]:
     need_machines()
-    before = traces.take()
-    config = load_config(
-        {"global": {"runtime": "qemu"}, "environments": [{"id": "bench", "env": "CartPole-v1", "memory_mb": 256}]}
-    )
-    context = RunContext(config, config.expand(), record=False)
-    try:
+    with run_of("qemu", {"id": "bench", "env": "CartPole-v1", "memory_mb": 256}) as context:
         yield context
-    finally:
-        context.close()
-    assert traces.take().left_since(before) == []
 
 
 @pytest.fixture(scope="module")
