@@ -6,6 +6,9 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
+
+from agentenv.telemetry import logfiles
 from agentenv.telemetry.logs import LogSink, follow, log_parts, read_log
 
 _LINES = [b"line %05d\n" % i for i in range(3000)]
@@ -21,6 +24,28 @@ def test_parts_are_read_in_the_order_written(tmp_path: Path) -> None:
     assert [part.name for part in log_parts(path)][:3] == ["stdout.log", "stdout.log.1", "stdout.log.2"]
     assert len(log_parts(path)) > 9
     assert b"".join(read_log(path)) == b"".join(_LINES[:500])
+
+
+def test_a_rotation_between_listing_and_opening_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "stdout.log"
+    with LogSink(path, max_bytes=600, keep=100) as sink:
+        for line in _LINES[:500]:
+            sink.write(line)
+    numbers, rotated = logfiles._numbers, False
+
+    def numbers_then_rotation(path: Path) -> list[int]:
+        nonlocal rotated
+        found = numbers(path)
+        if not rotated:
+            rotated = True
+            for number in reversed(found):
+                os.rename(f"{path}.{number}", f"{path}.{number + 1}")
+            os.rename(path, f"{path}.1")
+        return found
+
+    monkeypatch.setattr(logfiles, "_numbers", numbers_then_rotation)
+    assert b"".join(read_log(path)) == b"".join(_LINES[:500])
+    assert rotated
 
 
 def test_a_log_never_written_is_empty(tmp_path: Path) -> None:

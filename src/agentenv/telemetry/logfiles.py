@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
+from agentenv.telemetry.rotation import part_path
+
 _CHUNK_BYTES = 64 * 2**10
 # After stop is set, follow() reads at most this much more of a log that keeps growing.
 _LAST_BYTES = 2**20
@@ -21,13 +23,7 @@ _LAST_BYTES = 2**20
 
 def log_parts(path: Path) -> list[Path]:
     """Returns the files that exist of a log, newest first: ``stdout.log``, ``stdout.log.1``, ..."""
-    numbered: list[tuple[int, Path]] = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for found in path.parent.iterdir():
-            stem, _, number = found.name.rpartition(".")
-            if stem == path.name and number.isascii() and number.isdigit():
-                numbered.append((int(number), found))
-    return ([path] if path.exists() else []) + [part for _, part in sorted(numbered)]
+    return ([path] if path.exists() else []) + [part_path(path, number) for number in _numbers(path)]
 
 
 def read_log(path: Path) -> Iterator[bytes]:
@@ -92,21 +88,33 @@ def _open_parts(path: Path, stack: ExitStack) -> list[BinaryIO]:
     """Opens the parts; returns them oldest first.
 
     Opened from the newest to the oldest: a rotation in between then shows a file twice, which its inode tells,
-    rather than not at all.
+    rather than not at all. It may move the last one beyond what was listed: hence another look.
     """
     opened: list[BinaryIO] = []
     seen: set[tuple[int, int]] = set()
-    for part in log_parts(path):
-        try:
-            file = part.open("rb", buffering=0)
-        except FileNotFoundError:
-            continue
-        if (key := _identity(file)) in seen:
-            file.close()
-            continue
-        seen.add(key)
-        opened.append(stack.enter_context(file))
+    numbers = [0, *_numbers(path)]
+    while numbers:
+        for number in numbers:
+            with contextlib.suppress(FileNotFoundError):
+                file = (part_path(path, number) if number else path).open("rb", buffering=0)
+                if (key := _identity(file)) in seen:
+                    file.close()
+                    continue
+                seen.add(key)
+                opened.append(stack.enter_context(file))
+        numbers = [number for number in _numbers(path) if number > numbers[-1]]
     return opened[::-1]
+
+
+def _numbers(path: Path) -> list[int]:
+    """The numbers of the rotated parts there are, ascending."""
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in path.parent.iterdir():
+            stem, _, number = entry.name.rpartition(".")
+            if stem == path.name and number.isascii() and number.isdigit():
+                found.append(int(number))
+    return sorted(found)
 
 
 def _oldest(path: Path) -> BinaryIO | None:
