@@ -95,7 +95,7 @@ class TestShmStandingBy(_OverShm):
         reset(link)
         awake = link.channel.arena.column(slot.AWAKE, np.uint64)
         assert becomes_true(lambda: not awake[0], 10)
-        guest = psutil.Process(link.fleet.sandboxes[0].pid)
+        (guest,) = psutil.Process(link.fleet.sandboxes[0].pid).children()  # who answers; above it is the cell's first
         assert becomes_true(lambda: guest.status() == psutil.STATUS_SLEEPING, 10)  # it says so a moment before
         awake[0] = 1
         link.channel.post(slot.Op.STEP, None, None, timeout_s=0.3)
