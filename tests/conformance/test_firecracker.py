@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from agentenv.sandbox.runtimes._vm.accelerator import probe_kvm
+from lab_ground import TRIES, run_in_lab
 from machines_ground import need_machines
 
-ROOT = Path(__file__).resolve().parents[2]
 _PART_S, _ALL_S = 900, 7200
 _CGROUPS = ("tests/sandbox/test_cgroup.py", "tests/sandbox/test_cgroup_runs.py")
 _INSIDE = "tests/conformance/test_firecracker_inside.py"
@@ -31,16 +28,7 @@ def _command(tests: tuple[str, ...]) -> str:
 
 def _run(script: str, limit_s: int) -> str:
     """What a script says in the emulated machine."""
-    cache = [f"--env=AGENTENV_CACHE={os.environ['AGENTENV_CACHE']}"] if "AGENTENV_CACHE" in os.environ else []
-    command = [sys.executable, "tools/kvmlab", "run", f"--timeout={limit_s}", "--memory=6000", *cache]
-    done = subprocess.run(
-        [*command, "--", "sh", "-c", script],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=limit_s + 30,
-        check=False,
-    )
+    done = run_in_lab(["sh", "-c", script], limit_s, memory_mb=6000)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
     left_out = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED") and "firecracker" in line]
     assert left_out == []
@@ -48,7 +36,7 @@ def _run(script: str, limit_s: int) -> str:
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(_PART_S + 60)
+@pytest.mark.timeout(TRIES * (_PART_S + 60))
 def test_a_part_of_it() -> None:
     if probe_kvm().works and shutil.which("firecracker"):
         pytest.skip("KVM and Firecracker are here: nothing has to be emulated")
@@ -59,7 +47,7 @@ def test_a_part_of_it() -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.timeout(_ALL_S + 60)
+@pytest.mark.timeout(TRIES * (_ALL_S + 60))
 def test_all_of_it() -> None:
     need_machines()
     machines = _command(("tests/sandbox/vm/test_firecracker_machine.py", _INSIDE, *_CGROUPS))

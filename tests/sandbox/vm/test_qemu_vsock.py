@@ -7,7 +7,6 @@ import dataclasses
 import json
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +21,9 @@ from agentenv.sandbox.runtimes._vm.machine import Hypervisor, MachineSpec, Spawn
 from agentenv.sandbox.runtimes._vm.saved import Saved
 from agentenv.sandbox.runtimes.qemu.hypervisor import QemuHypervisor
 from agentenv.sandbox.runtimes.qemu.vsock import DEVICE, choose
+from lab_ground import TRIES, run_in_lab
 from machines_ground import need_machines
 
-ROOT = Path(__file__).resolve().parents[3]
 _INSIDE = "tests/sandbox/vm/test_qemu_vsock_inside.py"
 _LIMIT_S = 900
 
@@ -113,19 +112,15 @@ def test_a_snapshot_from_before_there_was_a_choice_is_brought_back(tmp_path: Pat
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(_LIMIT_S + 120)
+@pytest.mark.timeout(TRIES * (_LIMIT_S + 120))
 def test_machines_over_vhost_vsock() -> None:
     """In the emulated machine, whose kernel has it."""
     if os.path.exists(DEVICE):
         pytest.skip(f"this host has {DEVICE}: {_INSIDE} runs here")
     need_machines()
     machine_files([])(SandboxSpec("any"))  # what machines are made of: here it is faster, and kept
-    cache = [f"--env=AGENTENV_CACHE={os.environ['AGENTENV_CACHE']}"] if "AGENTENV_CACHE" in os.environ else []
-    kvmlab = [sys.executable, "tools/kvmlab", "run", f"--timeout={_LIMIT_S}", "--memory=6000", *cache]
     tests = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=0", _INSIDE]
-    done = subprocess.run(
-        [*kvmlab, "--", *tests], cwd=ROOT, capture_output=True, text=True, timeout=_LIMIT_S + 60, check=False
-    )
+    done = run_in_lab(tests, _LIMIT_S, memory_mb=6000)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout
