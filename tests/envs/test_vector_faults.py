@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
 
 from agentenv import AgentVectorEnv, EnvError, SandboxDied, StepTimeout
 from agentenv.errors import CauseKind
+from agentenv.fleet.pacing import Pacing
 from agentenv.testing.leftovers import becomes_true
 
 
@@ -37,6 +39,35 @@ def test_a_death_spares_the_siblings_and_a_reset_brings_it_back() -> None:
     assert observations[:, 0].tolist() == [1, 1, 0]
     assert [sandbox.pid for sandbox in vec._fleet.sandboxes][:2] == pids[:2]
     assert vec.step(np.zeros(3, np.int64))[0][:, 0].tolist() == [2, 2, 1]
+    vec.close()
+
+
+@pytest.mark.parametrize(
+    ("seen_by", "keys"),
+    [
+        ("pace", {"on_crash": "raise"}),
+        ("pace", {"max_restarts": 0, "on_quarantine": "raise"}),
+        ("checkpoint", {"max_restarts": 0, "on_quarantine": "raise", "checkpoint_every": 100}),
+    ],
+)
+def test_a_death_noticed_before_the_step_does_not_keep_the_siblings_from_it(
+    seen_by: str, keys: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    vec = AgentVectorEnv.from_env("envs.samples:Counter", num_envs=3, env_kwargs={"length": 99}, **keys)
+    vec.reset()
+    vec.step(np.zeros(3, np.int64))
+    os.kill(vec._fleet.sandboxes[1].pid, signal.SIGKILL)
+    if seen_by == "pace":
+        vec._pacing, vec._pace_due = Pacing(), True
+    else:
+        vec._fleet.recovery.bases.due = True
+    with pytest.raises(SandboxDied, match="killed") as caught:
+        vec.step(np.zeros(3, np.int64))
+    assert caught.value.index == 1
+    assert caplog.text.count("env_crashed") == caplog.text.count("env_given_up") == 1
+    observations, _ = vec.reset(options={"reset_mask": np.array([False, True, False])})
+    assert observations[:, 0].tolist() == [2, 0, 2]
+    assert vec.step(np.zeros(3, np.int64))[0][:, 0].tolist() == [3, 1, 3]
     vec.close()
 
 

@@ -59,7 +59,7 @@ def test_a_quarantine_says_why() -> None:
     found = decide(RestartPolicy(max_restarts=2, restart_window_s=60), [1.0, 2.0], CRASH, 3.0, 0.5)
     assert isinstance(found, Quarantine)
     assert found.reason == (
-        "quarantined: it was restarted 2 times within 60 s (max_restarts = 2); the last cause: killed by SIGSEGV"
+        "it was restarted 2 times within 60 s (max_restarts = 2); the last cause: killed by SIGSEGV"
     )
 
 

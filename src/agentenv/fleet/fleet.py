@@ -8,6 +8,7 @@ nothing of Gymnasium's conventions for seeds, infos or autoreset; the faces do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -82,9 +83,6 @@ class Fleet(Crew):
             members: Positions asked; None asks all.
             payloads: One for each of them, or None.
             timeout_s: Until when they must have answered, from now.
-
-        Raises:
-            SandboxError: An environment died before it could be asked, and cannot be brought back.
         """
         if op is Op.STEP and payloads is None:
             self.journal.note_step(self.action_bytes)
@@ -93,7 +91,8 @@ class Fleet(Crew):
         self._current = (op, members, payloads, timeout_s)
         if self.recovery.bases.due:
             before = self.renewals
-            self.recovery.checkpoint()
+            with suppress(SandboxError):  # who is given up says so where it is waited for: the others are to be asked
+                self.recovery.checkpoint()
             if self.renewals != before and op is Op.STEP:
                 self._write_actions(range(self.count))  # they lay in memory that was replaced
         self._began = perf_counter()
@@ -146,8 +145,12 @@ class Fleet(Crew):
         self.wait()
 
     def set_pace(self, pace: Pace, timeout_s: float) -> None:
-        """Have all be scheduled and wait so; a process that is replaced afterwards does not know of it."""
-        self.exchange(pace.value, timeout_s)
+        """Have all be scheduled and wait so; a process that is replaced afterwards does not know of it.
+
+        One that is given up over it says so when it is asked next.
+        """
+        with suppress(SandboxError):
+            self.exchange(pace.value, timeout_s)
         self.channel.be_quiet(pace is Pace.STAND_BY)
 
     def answer(self, index: int) -> Answer:

@@ -67,7 +67,7 @@ class Recovery:
         recovers = self._on_crash == "recover"
         self.bases = Bases(fleet, Cadence.parse(first.checkpoint_every) if recovers else None)
         self._accounts = [_Account() for _ in fleet.groups]
-        self._given_up: set[int] = set()
+        self._given_up: dict[int, SandboxError] = {}
         self._revival = Revival(fleet, self.bases)
         self.owed = self._revival.cut_later
         self.out = Quarantined(fleet)
@@ -98,9 +98,11 @@ class Recovery:
             between: Nothing has been asked: they died between two requests.
 
         Raises:
-            SandboxError: For the first that cannot be brought back; everybody else has answered.
+            SandboxError: For the first that cannot be brought back; everybody else has answered. For one that was given
+                up already, what was raised then.
         """
-        failure: SandboxError | None = None
+        failure = next((self._given_up[number] for number in losses if number in self._given_up), None)
+        losses = {number: lost for number, lost in losses.items() if number not in self._given_up}
         open_deaths: dict[int, Death] = {}
         while losses:
             deaths = []
@@ -143,9 +145,10 @@ class Recovery:
         revived: list[int] = []
         for number in numbers:
             self.bases.forget(number)
-            self._given_up.add(number)
-            if number not in failed:
-                self._given_up.discard(number)
+            if number in failed:
+                self._given_up[number] = failed[number]
+            else:
+                self._given_up.pop(number, None)
                 self._born(number)
                 revived.extend(fleet.groups[number])
         if failed:
@@ -231,7 +234,7 @@ class Recovery:
         account.position = position
 
     def _give_up(self, death: Death) -> SandboxError:
-        self._given_up.add(death.number)
+        self._given_up[death.number] = death.error
         self.bases.forget(death.number)
         self._fleet.sandboxes[death.number].kill()
         self._conclude(death, "raised")

@@ -126,12 +126,12 @@ def decide(
     if not 0.0 <= jitter < 1.0:
         raise ValueError(f"jitter: expected a number from 0 up to, not including, 1, got {jitter!r}")
     if cause.kind is CauseKind.CLOSED:
-        return Quarantine(f"not restarted: {cause.detail}")
+        return Quarantine(cause.detail)
     if policy.restart == "never":
-        return Quarantine(f'not restarted, as restart = "never" says: {cause.detail}')
+        return Quarantine(f'as restart = "never" says: {cause.detail}')
     if policy.restart == "on-failure" and cause.kind is CauseKind.EXIT and cause.exit_code == 0:
         return Quarantine(
-            'not restarted: it exited with status 0, which restart = "on-failure" takes for its wish;'
+            'it exited with status 0, which restart = "on-failure" takes for its wish;'
             ' restart = "always" starts it again'
         )
     recent = sum(1 for time in history if now - time < policy.restart_window_s)
@@ -139,7 +139,7 @@ def decide(
     if recent >= budget:
         whose = "max_restarts" if budget == policy.max_restarts else f"{INFRASTRUCTURE_FACTOR} times max_restarts"
         return Quarantine(
-            f"quarantined: it was restarted {counted(recent, 'time')} within {policy.restart_window_s:g} s"
+            f"it was restarted {counted(recent, 'time')} within {policy.restart_window_s:g} s"
             f" ({whose} = {budget}); the last cause: {cause.detail}"
         )
     return Restart(jitter * _bound_s(policy, recent))
