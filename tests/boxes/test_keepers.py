@@ -131,9 +131,11 @@ def test_descriptors_there_is_no_room_for_are_told(start: Start) -> None:
     access = remote.connect("web")
     ends = [end for _ in range(2) for end in os.pipe()]
     try:
+        (process,) = (one for one in psutil.Process().children() if one.pid == access.owner.pid)
+        idle = process.num_fds()
         assert access.start(Task(argv=("true",)), Stdio(*ends)) == 7
+        poll(lambda: process.num_fds() <= idle, "it lets go of what it was given", 30)
         with ExitStack() as held:
-            (process,) = (one for one in psutil.Process().children() if one.pid == access.owner.pid)
             while process.num_fds() < 38:
                 before = process.num_fds()
                 held.enter_context(kept.dial("web"))

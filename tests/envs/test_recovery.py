@@ -17,6 +17,7 @@ from agentenv import AgentENV, AgentVectorEnv, SandboxDied
 from agentenv.errors import CauseKind
 from agentenv.fleet.pacing import LEAST_GROUPS, Pace, Pacing
 from agentenv.testing import exact, traces
+from agentenv.testing.leftovers import becomes_true
 
 ENDLESS: dict[str, Any] = {"max_restarts": 100_000, "restart_backoff_s": 0.0}
 SEED = 4
@@ -51,6 +52,8 @@ def kill_everything(vec: Any, index: int) -> None:
 def kill_zygote(vec: Any, index: int) -> None:
     pidfd = vec._context.runtime._zygote._pidfd
     kill(int(Path(f"/proc/self/fdinfo/{pidfd}").read_text().split("Pid:")[1].split()[0]))
+    if vec._fleet.journal.position > 100:  # at last, who dies with it is waited for: 200 steps are soon over
+        assert becomes_true(lambda: vec._fleet.dead() != [], 10)
 
 
 def kill_outer(vec: Any, index: int) -> None:
