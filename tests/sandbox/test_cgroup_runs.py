@@ -46,6 +46,28 @@ def test_the_version_is_the_one_that_has_the_controllers():
         assert SUPPORT.version == ("v2" if (ROOT / "cgroup.controllers").exists() else "v1")
 
 
+@needs("cpu")
+def test_those_who_never_sleep_weigh_two_processes_a_processor_at_most(run: CgroupRun):
+    def share() -> float:
+        """In processes; version 1 counts 1024 for one, version 2 100."""
+        (place,) = {place.parent for place in group.directories if "cpu" in place.parts or SUPPORT.version == "v2"}
+        files = {"v1": ("cpu.shares", 1024), "v2": ("cpu.weight", 100)}
+        name, one = files[SUPPORT.version]
+        return int((place / name).read_text()) / one
+
+    most = 2 * len(os.sched_getaffinity(0))
+    group = run.create("a", memory_mb=64, vcpu_count=most + 3, pids=8)
+    assert share() == most + 3
+    run.weigh(modestly=True)
+    assert share() == most
+    run.create("b", memory_mb=64, vcpu_count=1, pids=8)
+    assert share() == most
+    run.weigh(modestly=False)
+    assert share() == most + 4
+    run.close()
+    run.weigh(modestly=True)
+
+
 def test_an_ordinary_user_without_delegation_gets_none_with_a_remedy():
     if os.geteuid() == 0:
         code = (

@@ -152,6 +152,7 @@ class Fleet(Crew):
         with suppress(SandboxError):
             self.exchange(pace.value, timeout_s)
         self.channel.be_quiet(pace is Pace.STAND_BY)
+        self.context.runtime.weigh(modestly=pace is Pace.STAND_BY)
 
     def answer(self, index: int) -> Answer:
         """Decode what one environment sent beside the fixed fields.

@@ -4,9 +4,11 @@ The host wakes one environment after another. Scheduled as usual, each may push 
 comes back for the next: two switches for a step that needs one. As batch tasks (sched(7), SCHED_BATCH) they wait
 until the host sleeps, and run one after another. Or nobody sleeps: all look at shared memory and give way in turn,
 which passes a core on for a fraction of what it costs to wake a sleeper, but takes time from a trainer that thinks
-between steps, and from everybody else on the machine; and where each environment has a control group for its share of
-the processors, giving way does not reach the others. Which is best changes while a run goes on, so all are timed now
-and then and the best is kept. A pure function of the durations it is told; it asks nobody and sets nothing.
+between steps, and from everybody else on the machine, so all of them together are then given the share of two processes
+a processor. Where each has a control group for its own share, the kernel takes the longer to come to whose turn it is
+the more there are: with 50 on two processors it is better to sleep. Which is best changes while a run goes on, so all
+are timed now and then and the best is kept. A pure function of the durations it is told; it asks nobody and sets
+nothing.
 """
 
 from __future__ import annotations

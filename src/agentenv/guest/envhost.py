@@ -94,19 +94,31 @@ def _live(
 
 
 def _serve(served: list[Served], waiting: Waiting) -> None:
-    for_request, answered = waiting.for_request, waiting.answered
-    only = served[0] if len(served) == 1 else None
+    if len(served) == 1:
+        _serve_one(served[0], waiting)
+        return
     running = True
-    while running and (ticket := for_request()):
-        if only is not None:
-            running = only.serve()
-        else:
-            going_on = [one.serve() for one in served if one.due(ticket)]  # a list: all are served, whatever one says
-            running = all(going_on)
+    while running and (ticket := waiting.for_request()):
+        going_on = [one.serve() for one in served if one.due(ticket)]  # a list: all are served, whatever one says
+        running = all(going_on)
         spills = [one for one in served if one.spill is not None]
-        answered(ticket, last=bool(spills) or not running)
+        waiting.answered(ticket, last=bool(spills) or not running)
         for one in spills:
             one.send_spill()
+
+
+def _serve_one(one: Served, waiting: Waiting) -> None:
+    """The same for one environment: where there is a process for each, little is in a processor's caches."""
+    for_request, answered = waiting.for_request, waiting.answered
+    while ticket := for_request():
+        running = one.serve()
+        if running and one.spill is None:
+            answered(ticket)
+            continue
+        answered(ticket, last=True)
+        one.send_spill()
+        if not running:
+            return
 
 
 def _introduce(env: Any) -> dict[str, Any]:

@@ -9,12 +9,14 @@ which orders memory, and looks once more: whatever the other side did in between
 from __future__ import annotations
 
 import os
+from os import read, sched_yield, write
 from time import perf_counter
 
 from agentenv.wire import slot
 from agentenv.wire.slot import Op
 from agentenv.wire.spin import ORDERED, STAND_US, Spin
 
+_LOOKS = range(4)  # between two looks at the clock
 _RING = (1).to_bytes(8, "little")
 _TICKET, _DONE, _QUIET, _AWAKE = slot.GROUP_TICKET // 8, slot.GROUP_DONE // 8, slot.QUIET // 8, slot.AWAKE // 8
 
@@ -27,6 +29,7 @@ class Waiting:
         self._header, self._wake, self._done = header, wake, done
         self._usual_us = spin_us
         self._spin = Spin(spin_us)
+        self._looks = self._spin.wanted
         self._gives_way = self._awake = False
         self._rang = True
 
@@ -39,20 +42,21 @@ class Waiting:
         os.sched_setscheduler(0, os.SCHED_OTHER if op == Op.EAGER else os.SCHED_BATCH, os.sched_param(0))
         self._gives_way = op == Op.STAND_BY
         self._spin = Spin(STAND_US if self._gives_way else self._usual_us)
+        self._looks = self._spin.wanted
 
     def for_request(self) -> int:
         """Wait; returns the ticket of the next request, 0 when nobody will ask any more."""
-        header = self._header
+        header, wake = self._header, self._wake
         while True:
-            if self._spin.tries():
+            if self._looks:
                 if (ticket := self._look()) and ORDERED:
                     return ticket
             elif self._awake and (ticket := self._fall_asleep()):
                 return ticket
-            if not os.read(self._wake, 8):
+            if not read(wake, 8):
                 return 0
-            done, ticket = header[_DONE], header[_TICKET]
-            if ticket and ticket != done:  # else the bell was rung twice for one request
+            ticket = header[_TICKET]
+            if ticket and ticket != header[_DONE]:  # else the bell was rung twice for one request
                 return ticket
 
     def answered(self, ticket: int, *, last: bool = False) -> None:
@@ -61,32 +65,43 @@ class Waiting:
         header[_DONE] = ticket
         self._rang = last or not (self._awake and header[_QUIET])
         if self._rang:
-            os.write(self._done, _RING)
+            write(self._done, _RING)
 
     def _look(self) -> int:
+        """Look for a while; returns the ticket of the next request, 0 when there is none and the bell is wanted."""
         header, spin, gives_way = self._header, self._spin, self._gives_way
+        if spin.misses and not spin.tries():
+            return self._fall_asleep() if self._awake else 0
         if not self._awake:
             self._awake = True
             header[_AWAKE] = 1
-        ends = perf_counter() + spin.span_s
-        # Ticket 0 is none: for a machine that goes on with another host it is written first, before what was done.
-        while header[_DONE] == (ticket := header[_TICKET]) or not ticket:
-            if gives_way:
-                os.sched_yield()
-            if not self._rang and not header[_QUIET]:
-                self._ring_late()
-            if perf_counter() > ends:
+        ends = 0.0
+        while True:
+            for _ in _LOOKS:
+                # Ticket 0 is none: for a machine that goes on with another host it is written first, before what was
+                # done.
+                ticket = header[_TICKET]
+                if ticket != header[_DONE] and ticket:
+                    if spin.misses:
+                        spin.found()
+                    return ticket
+                if gives_way:
+                    sched_yield()
+                if not self._rang and not header[_QUIET]:
+                    self._ring_late()
+            now = perf_counter()
+            if not ends:
+                ends = now + spin.span_s
+            elif now > ends:
                 spin.missed()
                 return self._fall_asleep()
-        spin.found()
-        return ticket
 
     def _fall_asleep(self) -> int:
         """Want bells again; returns the ticket of what was asked meanwhile."""
         header = self._header
         self._awake = False
         header[_AWAKE] = 0
-        os.sched_yield()
+        sched_yield()
         if not self._rang and not header[_QUIET]:
             self._ring_late()
         done, ticket = header[_DONE], header[_TICKET]
@@ -95,4 +110,4 @@ class Waiting:
     def _ring_late(self) -> None:
         """The host fell asleep while it was answered."""
         self._rang = True
-        os.write(self._done, _RING)
+        write(self._done, _RING)

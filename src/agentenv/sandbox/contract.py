@@ -351,5 +351,8 @@ class Runtime(Protocol):
     def limits(self) -> Mapping[str, str]:
         """As ``Probe.limits``, for the run as opened."""
 
+    def weigh(self, modestly: bool) -> None:
+        """Say whether environments wait by giving way from now on: the trainer must have its turn all the same."""
+
     def close(self) -> None:
         """End every sandbox and the runtime itself. Synchronous and idempotent."""

@@ -28,35 +28,36 @@ class Spin:
     Attributes:
         wanted: Whether it is ever worth looking.
         span_s: The longest look, seconds.
+        misses: How often in a row nothing came of it; while it is 0 there is no need to ask ``tries``.
     """
 
-    __slots__ = ("_misses", "span_s", "wanted")
+    __slots__ = ("misses", "span_s", "wanted")
 
     def __init__(self, span_us: float) -> None:
         """``span_us`` is the longest look in microseconds; 0 never looks."""
         self.span_s = span_us / 1e6
-        self._misses = 0
+        self.misses = 0
         self.wanted = span_us > 0
 
     def tries(self) -> bool:
         """Whether to look this time; ``found`` or ``missed`` must follow if so."""
         if not self.wanted:
             return False
-        if self._misses < _MISSES:
+        if self.misses < _MISSES:
             return True
-        self._misses += 1
-        if self._misses < _MISSES + _RETRY_EVERY:
+        self.misses += 1
+        if self.misses < _MISSES + _RETRY_EVERY:
             return False
-        self._misses = _MISSES - 1
+        self.misses = _MISSES - 1
         return True
 
     def found(self) -> None:
         """It was worth it."""
-        self._misses = 0
+        self.misses = 0
 
     def missed(self) -> None:
         """It was not."""
-        self._misses += 1
+        self.misses += 1
 
     def until_equal(self, words: memoryview, at: int, value: int) -> bool:
         """Look until ``words[at] == value``; False when it is not after the span, or when not worth trying."""

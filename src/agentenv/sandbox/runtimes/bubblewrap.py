@@ -121,6 +121,11 @@ class BubblewrapRuntime:
             "network": "own network namespace",
         }
 
+    def weigh(self, modestly: bool) -> None:
+        """Whether environments wait by giving way; see the contract."""
+        if self._groups is not None:
+            self._groups.weigh(modestly)
+
     def close(self) -> None:
         """End everything; see the contract."""
         if self._closed:

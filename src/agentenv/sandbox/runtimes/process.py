@@ -73,6 +73,11 @@ class ProcessRuntime:
         by = f"cgroup {self._groups.version}" if self._groups is not None else "not enforced"
         return {"memory": by, "cpu": by, "pids": by, "disk": "not enforced", "network": "not enforced"}
 
+    def weigh(self, modestly: bool) -> None:
+        """Whether environments wait by giving way; see the contract."""
+        if self._groups is not None:
+            self._groups.weigh(modestly)
+
     def close(self) -> None:
         """End everything; see the contract."""
         if self._closed:

@@ -152,6 +152,11 @@ class VmRuntime:
             "network": "nftables, network namespace" if self._options.network else "no interface",
         }
 
+    def weigh(self, modestly: bool) -> None:
+        """Whether environments wait by giving way; see the contract."""
+        if self._groups is not None:
+            self._groups.weigh(modestly)
+
     def close(self) -> None:
         """End everything; see the contract."""
         if self._closed:
