@@ -313,11 +313,12 @@ def make_holes(fd: int) -> None:
 
 
 @contextlib.contextmanager
-def written_whole(directory: Path) -> Iterator[Path]:
-    """A directory to write a snapshot's files in; they appear in ``directory`` when all are on the disk, or none does.
+def written_whole(directory: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A directory to write a snapshot's files in; they appear in ``directory`` when all are written, or none does.
 
     Args:
         directory: An existing, empty directory.
+        durable: Whether they are on the disk then: not needed for what is gone with its run.
 
     Raises:
         RuntimeUnavailable: It is not empty: a snapshot is never written over another one.
@@ -330,10 +331,12 @@ def written_whole(directory: Path) -> Iterator[Path]:
     try:
         yield partial
         for path in sorted(partial.iterdir(), key=lambda path: path.name == DESCRIPTION):
-            sync(path)
+            if durable:
+                sync(path)
             moved.append(path.rename(directory / path.name))
         partial.rmdir()
-        sync(directory)
+        if durable:
+            sync(directory)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         for path in moved:

@@ -178,8 +178,8 @@ class Machine(Protocol):
     def resume(self) -> None:
         """Let them go on."""
 
-    def snapshot(self, directory: Path) -> None:
-        """Write all of a paused machine but its drives into an existing, empty directory.
+    def snapshot(self, directory: Path, *, durable: bool = True) -> None:
+        """Write all of a paused machine but its drives into an existing, empty directory; to the disk if ``durable``.
 
         Raises:
             OSError: There is no room; the machine goes on being paused, and the directory is empty.

@@ -176,6 +176,9 @@ class VmWorkbench:
 
     def snapshot(self, directory: Path) -> None:
         """Write all of it into a directory; see the contract."""
+        self._write(directory, durable=True)
+
+    def _write(self, directory: Path, *, durable: bool) -> None:
         if not directory.is_dir() or any(directory.iterdir()):  # what is there is not ours to remove
             raise RuntimeUnavailable(f"{self._spec.id}: snapshot in {directory}: expected an existing, empty directory")
         with self._lock:
@@ -183,7 +186,7 @@ class VmWorkbench:
             try:
                 try:
                     self.pause()
-                    self._machine.snapshot(directory)
+                    self._machine.snapshot(directory, durable=durable)
                     copy_sparsely(self._machine.home / SCRATCH, directory / SCRATCH)
                     write_origin(directory, self._files, self._machine.spec, self._spec.disk_mb, self._introductions)
                 finally:
@@ -197,7 +200,7 @@ class VmWorkbench:
         """The same, beside the machine; see the contract."""
         directory = Path(tempfile.mkdtemp(prefix="kept-", dir=self._machine.home.parent))
         try:
-            self.snapshot(directory)
+            self._write(directory, durable=False)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise

@@ -118,10 +118,10 @@ class FirecrackerMachine(MonitoredMachine):
                 pass
         self.call("PATCH", "/vm", {"state": "Resumed"})
 
-    def snapshot(self, directory: Path) -> None:
+    def snapshot(self, directory: Path, *, durable: bool = True) -> None:
         """Write all of it but its drives; see the contract."""
         self._expect_paused()
-        with written_whole(directory) as partial:
+        with written_whole(directory, durable=durable) as partial:
             with self._snapshot():
                 for name in (MEMORY, STATE):
                     _take(self._place.root / (_KEPT + name), partial / name)

@@ -101,7 +101,7 @@ class QemuMachine(MonitoredMachine):
         """Let them go on."""
         self._execute("cont")
 
-    def snapshot(self, directory: Path) -> None:
+    def snapshot(self, directory: Path, *, durable: bool = True) -> None:
         """Write all of it but its drives; see the contract."""
         found = self._execute("query-status")
         if found.get("status") != "paused":
@@ -109,7 +109,7 @@ class QemuMachine(MonitoredMachine):
                 f"machine {self.spec.id!r}: expected a paused one to make a snapshot of, it is {found.get('status')!r}",
                 "pause it first",
             )
-        with written_whole(directory) as partial_directory:
+        with written_whole(directory, durable=durable) as partial_directory:
             target = os.open(partial_directory / MEMORY, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 if not self._ram.copy(target, self.pid):
