@@ -26,7 +26,7 @@ def test_the_better_pace_is_kept_for_nearly_all_steps() -> None:
 
 
 def test_a_tie_stays_with_what_is_in_force() -> None:
-    assert play(Pacing(), dict.fromkeys(Pace, 1.0), 50_000)[Pace.EAGER] > 0.97 * 50_000
+    assert play(Pacing(), dict.fromkeys(Pace, 1.0), 100_000)[Pace.EAGER] > 0.97 * 100_000
 
 
 def test_it_follows_a_change_within_one_review() -> None:
@@ -35,6 +35,15 @@ def test_it_follows_a_change_within_one_review() -> None:
     assert pacing.pace is Pace.EAGER
     play(pacing, {Pace.EAGER: 2.0, Pace.PATIENT: 1.0, Pace.STAND_BY: 3.0}, 34_000)
     assert pacing.pace is Pace.PATIENT
+
+
+def test_a_first_choice_that_was_disturbed_is_soon_made_again() -> None:
+    pacing = Pacing()
+    usual = {Pace.EAGER: 2.0, Pace.PATIENT: 2.0, Pace.STAND_BY: 1.0}
+    play(pacing, {**usual, Pace.STAND_BY: 9.0}, 768)
+    assert pacing.pace is Pace.EAGER
+    play(pacing, usual, 5_000)
+    assert pacing.pace is Pace.STAND_BY
 
 
 def test_pauses_in_which_the_trainer_learns_do_not_count() -> None:

@@ -21,6 +21,8 @@ _SETTLING_STEPS = 192
 _TRIAL_STEPS = 64
 _COUNTED = 56
 _REVIEW_EVERY = 32768
+# At first much else goes on, such as finding out how states are saved and the kernel's spreading of new processes.
+_FIRST_REVIEW = 4096
 _BETTER = 0.95
 LEAST_GROUPS = 2
 
@@ -49,6 +51,7 @@ class Pacing:
         self._means_s: dict[Pace, float] = {}
         self._durations: list[float] = []
         self._timing, self._left = True, 0
+        self._stretch = _FIRST_REVIEW
         self._review()
 
     def record(self, duration_s: float) -> bool:
@@ -80,7 +83,8 @@ class Pacing:
             best = min(self._means_s, key=self._means_s.__getitem__)
             better = self._means_s[best] < self._means_s[self._kept] * _BETTER
             self.pace = best if better else self._kept
-            self._timing, self._left = False, _REVIEW_EVERY
+            self._timing, self._left = False, self._stretch
+            self._stretch = _REVIEW_EVERY
         return self.pace is not before
 
     def _review(self) -> None:
