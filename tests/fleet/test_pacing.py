@@ -33,7 +33,7 @@ def test_it_follows_a_change_within_one_review() -> None:
     pacing = Pacing()
     play(pacing, {Pace.EAGER: 1.0, Pace.PATIENT: 2.0, Pace.STAND_BY: 3.0}, 10_000)
     assert pacing.pace is Pace.EAGER
-    play(pacing, {Pace.EAGER: 2.0, Pace.PATIENT: 1.0, Pace.STAND_BY: 3.0}, 34_000)
+    play(pacing, {Pace.EAGER: 2.0, Pace.PATIENT: 1.0, Pace.STAND_BY: 3.0}, 33_000)  # not into the next one
     assert pacing.pace is Pace.PATIENT
 
 
@@ -43,6 +43,27 @@ def test_a_first_choice_that_was_disturbed_is_soon_made_again() -> None:
     play(pacing, {**usual, Pace.STAND_BY: 9.0}, 768)
     assert pacing.pace is Pace.EAGER
     play(pacing, usual, 5_000)
+    assert pacing.pace is Pace.STAND_BY
+
+
+def test_what_is_fast_only_when_it_is_tried_is_not_kept() -> None:
+    pacing, since, before = Pacing(), 0, Pace.EAGER
+    counts = dict.fromkeys(Pace, 0)
+    for _ in range(400_000):
+        since = since + 1 if pacing.pace is before else 1
+        before = pacing.pace
+        counts[before] += 1
+        pacing.record({Pace.EAGER: 2.0, Pace.PATIENT: 1.5, Pace.STAND_BY: 1.0 if since < 1000 else 3.0}[before])
+    assert counts[Pace.PATIENT] > 0.9 * 400_000
+
+
+def test_what_was_not_kept_may_become_the_best() -> None:
+    pacing, since, before = Pacing(), 0, Pace.EAGER
+    for step in range(600_000):
+        since = since + 1 if pacing.pace is before else 1
+        before = pacing.pace
+        late = 3.0 if step < 100_000 and since >= 1000 else 1.0
+        pacing.record({Pace.EAGER: 2.0, Pace.PATIENT: 1.5, Pace.STAND_BY: late}[before])
     assert pacing.pace is Pace.STAND_BY
 
 

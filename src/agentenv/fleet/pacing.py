@@ -21,8 +21,11 @@ _SETTLING_STEPS = 192
 _TRIAL_STEPS = 64
 _COUNTED = 56
 _REVIEW_EVERY = 32768
-# At first much else goes on, such as finding out how states are saved and the kernel's spreading of new processes.
+# After a change the next review comes soon. At first much else goes on, such as finding out how states are saved and
+# the kernel's spreading of new processes; and what is fast when it is tried may become slow, as the kernel's accounts
+# of who has had how much grow apart.
 _FIRST_REVIEW = 4096
+_FORGIVEN = 0.25
 _BETTER = 0.95
 LEAST_GROUPS = 2
 
@@ -48,10 +51,12 @@ class Pacing:
     def __init__(self) -> None:
         self.pace = self._kept = Pace.EAGER
         self._to_try: list[Pace] = []
+        self._tried_s: dict[Pace, float] = {}
         self._means_s: dict[Pace, float] = {}
+        self._wear = dict.fromkeys(Pace, 1.0)  # how much longer steps took after a while than when the pace was tried
         self._durations: list[float] = []
         self._timing, self._left = True, 0
-        self._stretch = _FIRST_REVIEW
+        self._is_new = self._began = False
         self._review()
 
     def record(self, duration_s: float) -> bool:
@@ -74,18 +79,33 @@ class Pacing:
             self._durations.append(duration_s)
         if self._left:
             return False
-        self._means_s[self.pace] = sum(sorted(self._durations)[:_COUNTED]) / _COUNTED
+        self._judge(sum(sorted(self._durations)[:_COUNTED]) / _COUNTED)
         self._left, self._durations = _SETTLING_STEPS + _TRIAL_STEPS, []
         before = self.pace
         if self._to_try:
             self.pace = self._to_try.pop()
         else:
-            best = min(self._means_s, key=self._means_s.__getitem__)
-            better = self._means_s[best] < self._means_s[self._kept] * _BETTER
-            self.pace = best if better else self._kept
-            self._timing, self._left = False, self._stretch
-            self._stretch = _REVIEW_EVERY
+            self._choose()
         return self.pace is not before
+
+    def _judge(self, mean_s: float) -> None:
+        """Note how long a step takes at the pace in force."""
+        pace, kept = self.pace, self.pace is self._kept
+        if kept and self._is_new and pace in self._tried_s:
+            self._wear[pace] = max(1.0, mean_s / self._tried_s[pace])
+        self._tried_s[pace] = mean_s
+        self._means_s[pace] = mean_s if kept else mean_s * self._wear[pace]
+
+    def _choose(self) -> None:
+        best = min(self._means_s, key=self._means_s.__getitem__)
+        better = self._means_s[best] < self._means_s[self._kept] * _BETTER
+        self.pace = best if better else self._kept
+        self._is_new = better or not self._began
+        self._began = True
+        for pace in Pace:
+            if pace is not self.pace:
+                self._wear[pace] -= (self._wear[pace] - 1.0) * _FORGIVEN
+        self._timing, self._left = False, _FIRST_REVIEW if self._is_new else _REVIEW_EVERY
 
     def _review(self) -> None:
         """The long stretch is over: time the pace in force afresh, then the others."""
