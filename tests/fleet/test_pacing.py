@@ -5,12 +5,12 @@ from __future__ import annotations
 from agentenv.fleet.pacing import Pace, Pacing
 
 
-def play(pacing: Pacing, cost_s: dict[Pace, float], steps: int) -> dict[Pace, int]:
-    """Run steps whose duration depends on the pace in force; how many ran at each."""
+def play(pacing: Pacing, cost: dict[Pace, float], steps: int) -> dict[Pace, int]:
+    """Run steps whose duration depends on the pace in force (in tenths of a millisecond); how many ran at each."""
     counts = dict.fromkeys(Pace, 0)
     for _ in range(steps):
         counts[pacing.pace] += 1
-        pacing.record(cost_s[pacing.pace])
+        pacing.record(cost[pacing.pace] * 1e-4)
     return counts
 
 
@@ -53,7 +53,7 @@ def test_what_is_fast_only_when_it_is_tried_is_not_kept() -> None:
         since = since + 1 if pacing.pace is before else 1
         before = pacing.pace
         counts[before] += 1
-        pacing.record({Pace.EAGER: 2.0, Pace.PATIENT: 1.5, Pace.STAND_BY: 1.0 if since < 1000 else 3.0}[before])
+        pacing.record(1e-4 * {Pace.EAGER: 2.0, Pace.PATIENT: 1.5, Pace.STAND_BY: 1.0 if since < 1000 else 3.0}[before])
     assert counts[Pace.PATIENT] > 0.9 * 400_000
 
 
@@ -63,7 +63,7 @@ def test_what_was_not_kept_may_become_the_best() -> None:
         since = since + 1 if pacing.pace is before else 1
         before = pacing.pace
         late = 3.0 if step < 100_000 and since >= 1000 else 1.0
-        pacing.record({Pace.EAGER: 2.0, Pace.PATIENT: 1.5, Pace.STAND_BY: late}[before])
+        pacing.record(1e-4 * {Pace.EAGER: 2.0, Pace.PATIENT: 1.5, Pace.STAND_BY: late}[before])
     assert pacing.pace is Pace.STAND_BY
 
 

@@ -25,6 +25,7 @@ _REVIEW_EVERY = 32768
 # the kernel's spreading of new processes; and what is fast when it is tried may become slow, as the kernel's accounts
 # of who has had how much grow apart.
 _FIRST_REVIEW = 4096
+_FIRST_REVIEW_S, _LEAST = 0.5, 512
 _FORGIVEN = 0.25
 _BETTER = 0.95
 LEAST_GROUPS = 2
@@ -57,6 +58,7 @@ class Pacing:
         self._durations: list[float] = []
         self._timing, self._left = True, 0
         self._is_new = self._began = False
+        self._spent_s = 0.0
         self._review()
 
     def record(self, duration_s: float) -> bool:
@@ -72,7 +74,9 @@ class Pacing:
         """
         self._left -= 1
         if not self._timing:
-            if not self._left:
+            self._spent_s += duration_s
+            soon = self._is_new and self._spent_s > _FIRST_REVIEW_S and self._left < _FIRST_REVIEW - _LEAST
+            if soon or not self._left:
                 self._review()
             return False
         if self._left < _TRIAL_STEPS:
@@ -106,6 +110,7 @@ class Pacing:
             if pace is not self.pace:
                 self._wear[pace] -= (self._wear[pace] - 1.0) * _FORGIVEN
         self._timing, self._left = False, _FIRST_REVIEW if self._is_new else _REVIEW_EVERY
+        self._spent_s = 0.0
 
     def _review(self) -> None:
         """The long stretch is over: time the pace in force afresh, then the others."""
