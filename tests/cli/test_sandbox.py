@@ -48,6 +48,15 @@ def test_every_help_has_an_example(name: str) -> None:
     assert f"agentenv sandbox {name}" in shown.partition("Example")[2]
 
 
+@pytest.mark.parametrize("given", ["1e9", "inf"])
+def test_a_time_that_is_none_is_told_before_anything_is_started(given: str) -> None:
+    argv = [sys.executable, "-m", "agentenv.cli", "sandbox", "exec", "web", "--timeout", given, "--", "true"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    told = "command line: --timeout: expected a number of seconds up to 2000000 (leave it out for no limit), got "
+    assert f"{told}{float(given)}" in done.stderr
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from agentenv.cli import main; main(['sandbox', 'exec', '--help']); "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 from typing import Annotated
 
 import typer
@@ -39,18 +38,18 @@ def exec_(
       agentenv sandbox exec --tty web -- bash
       tar c . | agentenv sandbox exec web --cwd /srv -- tar x
     """
+    from agentenv.boxes.arguments import read_wait
     from agentenv.boxes.box import Sandbox
     from agentenv.cli.passing import Passing, have_standard_descriptors
     from agentenv.cli.sandbox_options import in_options
     from agentenv.cli.sandbox_words import read_pairs
     from agentenv.cli.terminal import RawTerminal, expect_terminal, size_of
-    from agentenv.errors import AgentEnvError, ConfigError, Problem
+    from agentenv.errors import AgentEnvError
     from agentenv.telemetry.text import one_line
 
     have_standard_descriptors()
-    if timeout_s is not None and not math.isfinite(timeout_s):
-        what = f"expected a number of seconds, got {timeout_s:g}"
-        raise ConfigError([Problem("command line", "--timeout", what, "leave it out to wait as long as it takes")])
+    with in_options({"timeout_s": "--timeout"}):
+        read_wait(timeout_s)  # before anything is started
     variables = read_pairs(env)
     if terminal:
         expect_terminal()

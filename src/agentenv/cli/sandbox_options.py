@@ -41,7 +41,8 @@ def _in_options(problem: Problem, called: Mapping[str, str]) -> Problem:
         keyword = rest.partition("[")[0]
     option = called.get(keyword) or f"--{keyword.replace('_', '-')}"
     hint = problem.hint.replace('set network = "internet"', "add --network internet")
-    return replace(problem, where="command line", path=option, hint=hint)
+    message = problem.message.replace(", or None for no limit", " (leave it out for no limit)")
+    return replace(problem, where="command line", path=option, message=message, hint=hint)
 
 
 def check_runtime(runtime: str | None) -> None:

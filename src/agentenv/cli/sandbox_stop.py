@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import typer
@@ -32,14 +31,16 @@ def stop(
     """
     from concurrent.futures import ThreadPoolExecutor
 
+    from agentenv.boxes.arguments import read_patience
     from agentenv.boxes.box import Sandbox
     from agentenv.cli.exits import exit_code
+    from agentenv.cli.sandbox_options import in_options
     from agentenv.cli.sandbox_words import open_status, print_stopped
-    from agentenv.errors import AgentEnvError, ConfigError, Problem
+    from agentenv.errors import AgentEnvError
     from agentenv.sandbox.workbench import Shutdown
 
-    if not math.isfinite(timeout_s):
-        raise ConfigError([Problem("command line", "--timeout", f"expected a number of seconds, got {timeout_s:g}")])
+    with in_options({"timeout_s": "--timeout"}):
+        read_patience(timeout_s)  # before any of them is told
     found = [Sandbox.connect(name) for name in dict.fromkeys(names)]
 
     def end(box: Sandbox) -> Shutdown | Exception:

@@ -117,6 +117,7 @@ def _default_image(store: Store) -> Image:
         return images[DEFAULT_IMAGE]
     there = ", ".join(images) or "none yet"
     raise RuntimeUnavailable(
-        f"expected an image named {DEFAULT_IMAGE!r}, or another one by rootfs_image or --image (images here: {there})",
+        f"expected an image named {DEFAULT_IMAGE!r}, or another one by rootfs_image, image= or --image"
+        f" (images here: {there})",
         f"agentenv image build {DEFAULT_IMAGE} --from debian:bookworm --pip gymnasium --pip numpy",
     )

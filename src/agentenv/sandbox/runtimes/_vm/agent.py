@@ -92,9 +92,8 @@ class Agent:
                 while (message := receive_message(self._mine, deadline=deadline)[0]).get("id") != self._number:
                     self._note(message)
             except TimeoutError:
-                cause = Cause(
-                    CauseKind.TIMEOUT, Owner.INFRASTRUCTURE, f"its agent did not answer {op!r} in {timeout_s:g} s"
-                )
+                late = f"its agent did not answer {op!r} in {timeout_s:g} s: it hangs, or the host has too much to do"
+                cause = Cause(CauseKind.TIMEOUT, Owner.INFRASTRUCTURE, f"{late}; destroy it, or run fewer at once")
                 raise StepTimeout(cause.detail, env_id=self._id, cause=cause) from None
             except (ControlClosed, OSError) as error:
                 cause = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, f"the machine ended while {op!r} was asked")
