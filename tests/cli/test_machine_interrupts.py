@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -41,17 +42,20 @@ def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     assert list(temporary.iterdir()) == []
 
 
-def monitors(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    try:
-        below = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return [one for one in below if "qemu" in one.name()]
+def monitors(process: subprocess.Popen[str]) -> list[float]:
+    """Processor time of each monitor below a process, seconds. They come and go while we look."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for one in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if "qemu" in one.name():
+                    found.append(sum(one.cpu_times()[:2]))
+    return found
 
 
 def seconds(process: subprocess.Popen[str], least: float) -> bool:
     """Whether a monitor has used so much processor time: how far a boot is, whatever else runs here."""
-    return any(sum(one.cpu_times()[:2]) >= least for one in monitors(process))
+    return any(used >= least for used in monitors(process))
 
 
 def test_at_any_moment_of_the_first_boot(command, place: Path) -> None:

@@ -57,6 +57,7 @@ def test_a_death_noticed_before_the_step_does_not_keep_the_siblings_from_it(
     vec.reset()
     vec.step(np.zeros(3, np.int64))
     os.kill(vec._fleet.sandboxes[1].pid, signal.SIGKILL)
+    assert becomes_true(lambda: vec._fleet.dead() == [1], 10)
     if seen_by == "pace":
         vec._pacing, vec._pace_due = Pacing(), True
     else:
