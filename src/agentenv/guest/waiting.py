@@ -55,8 +55,8 @@ class Waiting:
                 return ticket
             if not read(wake, 8):
                 return 0
-            ticket = header[_TICKET]
-            if ticket and ticket != header[_DONE]:  # else the bell was rung twice for one request
+            done, ticket = header[_DONE], header[_TICKET]
+            if ticket != done and ticket:  # else the bell was rung twice for one request
                 return ticket
 
     def answered(self, ticket: int, *, last: bool = False) -> None:
@@ -79,9 +79,9 @@ class Waiting:
         while True:
             for _ in _LOOKS:
                 # Ticket 0 is none: for a machine that goes on with another host it is written first, before what was
-                # done.
-                ticket = header[_TICKET]
-                if ticket != header[_DONE] and ticket:
+                # done; so what was done is read first.
+                done, ticket = header[_DONE], header[_TICKET]
+                if ticket != done and ticket:
                     if spin.misses:
                         spin.found()
                     return ticket
