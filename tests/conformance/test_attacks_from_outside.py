@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,8 +51,9 @@ def _parent(pid: int) -> int:
 
 
 def _step_on(vector: AgentVectorEnv) -> None:
-    """Until a death has been noticed: the first answer may have been given before it."""
-    for _ in range(1000):
+    """Until a death has been noticed: answers may be given before it, and it takes the kernel its time."""
+    ends = time.monotonic() + 30
+    while time.monotonic() < ends:
         vector.step(_STILL)
 
 
