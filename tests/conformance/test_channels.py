@@ -106,6 +106,13 @@ class TestShmStandingBy(_OverShm):
         link.channel.wait()
         step(link, [1])
 
+    def test_who_never_sleeps_weighs_less(self, open_link: OpenLink, monkeypatch: pytest.MonkeyPatch) -> None:
+        link, told = open_link(2, 1), []
+        monkeypatch.setattr(link.fleet.context.runtime, "weigh", lambda modestly: told.append(modestly))
+        for pace in (Pace.PATIENT, Pace.STAND_BY, Pace.EAGER):
+            link.fleet.set_pace(pace, TIMEOUT_S)
+        assert told == [False, True, False]
+
     def test_a_change_of_pace_finds_everybody(self, open_link: OpenLink) -> None:
         link = open_link(3, 1)
         reset(link)

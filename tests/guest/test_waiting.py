@@ -127,6 +127,27 @@ def test_a_host_that_begins_anew_is_not_taken_for_one_that_asks(open_sides: Call
     thread.join()
 
 
+class Rewritten(list[int]):
+    """A header that another host begins anew, the ticket first, as soon as one of its words was read."""
+
+    def __getitem__(self, at: int) -> int:  # type: ignore[override]  # only words are read
+        found = super().__getitem__(at)
+        if at in (TICKET, DONE):
+            self[TICKET] = self[DONE] = 0
+        return found
+
+
+@pytest.mark.parametrize("spin_us", [0.0, SHORT_US])
+def test_a_host_that_begins_anew_while_it_is_looked_at_asks_nothing(spin_us: float) -> None:
+    wake, wakes = os.pipe()
+    os.write(wakes, RING)
+    os.close(wakes)  # after one ring nobody will ask any more
+    words = Rewritten([0] * (slot.HEADER // 8))
+    words[TICKET] = words[DONE] = 57
+    assert Waiting(words, wake, -1, spin_us).for_request() == 0  # type: ignore[arg-type]  # words are all it needs
+    os.close(wake)
+
+
 def test_a_bell_rung_twice_is_one_request(open_sides: Callable[[float], Sides]) -> None:
     sides = open_sides(0)
     sides.words[TICKET] = sides.words[DONE] = 5

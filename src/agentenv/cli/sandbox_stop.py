@@ -31,16 +31,12 @@ def stop(
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from agentenv.boxes.arguments import read_patience
     from agentenv.boxes.box import Sandbox
     from agentenv.cli.exits import exit_code
-    from agentenv.cli.sandbox_options import in_options
     from agentenv.cli.sandbox_words import open_status, print_stopped
     from agentenv.errors import AgentEnvError
     from agentenv.sandbox.workbench import Shutdown
 
-    with in_options({"timeout_s": "--timeout"}):
-        read_patience(timeout_s)  # before any of them is told
     found = [Sandbox.connect(name) for name in dict.fromkeys(names)]
 
     def end(box: Sandbox) -> Shutdown | Exception:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentenv.errors import RuntimeUnavailable
+from agentenv.sandbox.runtimes._vm import files
 from agentenv.sandbox.runtimes._vm.files import (
     check_kernel,
     copy_memory,
@@ -127,6 +128,18 @@ def test_files_appear_together(tmp_path: Path) -> None:
         (partial / "memory").write_text("m")
         assert not (tmp_path / "memory").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["machine.json", "memory"]
+
+
+@pytest.mark.parametrize(("durable", "synced"), [(True, 2), (False, 0)])
+def test_only_what_is_to_last_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, synced: int
+) -> None:
+    calls: list[Path] = []
+    monkeypatch.setattr(files, "sync", calls.append)
+    with written_whole(tmp_path, durable=durable) as partial:
+        (partial / "memory").write_text("m")
+    assert len(calls) == synced
+    assert (tmp_path / "memory").read_text() == "m"
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
