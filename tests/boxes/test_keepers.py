@@ -139,7 +139,7 @@ def test_descriptors_there_is_no_room_for_are_told(start: Start) -> None:
             while process.num_fds() < 38:
                 before = process.num_fds()
                 held.enter_context(kept.dial("web"))
-                poll(lambda before=before: process.num_fds() > before, "it is attended to", 30)  # type: ignore[misc]
+                poll(lambda before=before: process.num_fds() > before, "it is attended to", 30)  # type: ignore[misc]  # lambda
             with pytest.raises(ResourceLimit, match="expected room for 4 descriptors in the keeper"):
                 access.start(Task(argv=("true",)), Stdio(*ends))
     finally:

@@ -173,7 +173,7 @@ def test_a_keeper_ends_unless_all_is_as_it_was(error: Exception, ends: bool) -> 
     """Or unless somebody else has ended it, whose answer comes first."""
     kept.claim("web")
     given_up: list[bool] = []
-    keeper = Keeper(_Held(error), kept.listen("web"), lambda: given_up.append(True), lambda: None)  # type: ignore[arg-type]
+    keeper = Keeper(_Held(error), kept.listen("web"), lambda: given_up.append(True), lambda: None)  # type: ignore[arg-type]  # stands in
     serving = threading.Thread(target=keeper.serve, daemon=True)
     serving.start()
     with kept.dial("web") as connection:

@@ -126,7 +126,7 @@ def test_keywords_that_cannot_be_are_refused_before_anything_starts(keywords: di
 
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        make_spec(image=3, name="a b", memory_mb=0, env={"": "x"}, network="yes")  # type: ignore[arg-type]
+        make_spec(image=3, name="a b", memory_mb=0, env={"": "x"}, network="yes")  # type: ignore[arg-type]  # wrong on purpose
     assert {problem.path for problem in caught.value.problems} == {"image", "name", "memory_mb", "env.", "network"}
 
 

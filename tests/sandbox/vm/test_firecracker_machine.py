@@ -94,7 +94,7 @@ class TestFirecracker(MachineSuite):
             machine._saved = dataclasses.replace(machine._saved, version=version)
             asked: list[str] = []
             call = machine.call
-            machine.call = lambda method, path, *given, **keys: (  # type: ignore[method-assign]
+            machine.call = lambda method, path, *given, **keys: (  # type: ignore[method-assign]  # to see what is said
                 asked.append(path) or call(method, path, *given, **keys)
             )
             for _ in range(2):

@@ -102,7 +102,7 @@ def kept(bench: VmWorkbench) -> list[Path]:
 
 def test_one_whose_agent_is_not_found_is_paused_still_and_can_be_resumed(bench: VmWorkbench) -> None:
     bench.pause()
-    bench._machine = Failing(bench._machine, "connect", TimeoutError("no agent listened"))  # type: ignore[assignment]
+    bench._machine = Failing(bench._machine, "connect", TimeoutError("no agent listened"))  # type: ignore[assignment]  # stands in
     with pytest.raises(StepTimeout, match="no agent listened"):
         bench.resume()
     assert bench.paused
@@ -114,7 +114,7 @@ def test_one_whose_agent_is_not_found_is_paused_still_and_can_be_resumed(bench: 
 
 def test_streams_flow_where_the_agent_does_not_part(bench: VmWorkbench) -> None:
     refusal = AgentRefusal("bench", {"id": 1, "error": "ValueError: not now", "text": "not now"})
-    bench._agent = Failing(bench._agent, "call", refusal)  # type: ignore[assignment]
+    bench._agent = Failing(bench._agent, "call", refusal)  # type: ignore[assignment]  # stands in
     with pytest.raises(RuntimeUnavailable, match="not now"):
         bench.pause()
     assert not bench.paused
@@ -123,7 +123,7 @@ def test_streams_flow_where_the_agent_does_not_part(bench: VmWorkbench) -> None:
 
 @pytest.mark.parametrize("after", [False, True], ids=["and did not", "and did"])
 def test_one_that_does_not_stop_in_time_goes_on(bench: VmWorkbench, after: bool) -> None:
-    bench._machine = Failing(bench._machine, "pause", TimeoutError("stop not done"), after=after)  # type: ignore[assignment]
+    bench._machine = Failing(bench._machine, "pause", TimeoutError("stop not done"), after=after)  # type: ignore[assignment]  # stands in
     with pytest.raises(StepTimeout, match="stop not done"):
         bench.pause()
     assert not bench.paused
@@ -131,7 +131,7 @@ def test_one_that_does_not_stop_in_time_goes_on(bench: VmWorkbench, after: bool)
 
 
 def test_a_snapshot_of_one_that_does_not_stop_in_time_is_none(bench: VmWorkbench, tmp_path: Path) -> None:
-    bench._machine = Failing(bench._machine, "pause", TimeoutError("stop not done"))  # type: ignore[assignment]
+    bench._machine = Failing(bench._machine, "pause", TimeoutError("stop not done"))  # type: ignore[assignment]  # stands in
     with pytest.raises(StepTimeout, match="stop not done"):
         bench.snapshot(tmp_path)
     assert not bench.paused
@@ -140,7 +140,7 @@ def test_a_snapshot_of_one_that_does_not_stop_in_time_is_none(bench: VmWorkbench
 
 
 def test_a_snapshot_after_which_it_does_not_go_on_is_not_kept(bench: VmWorkbench) -> None:
-    bench._machine = Failing(bench._machine, "connect", TimeoutError("no agent listened"))  # type: ignore[assignment]
+    bench._machine = Failing(bench._machine, "connect", TimeoutError("no agent listened"))  # type: ignore[assignment]  # stands in
     with pytest.raises(StepTimeout, match="no agent listened"):
         bench.keep()
     assert kept(bench) == []
@@ -161,7 +161,7 @@ def test_one_that_neither_goes_on_nor_stands_still_is_ended(make: Callable[[str]
     assert run(bench, "true").status == {"exit": 0}
     bench.pause()
     machine = Failing(bench._machine, "connect", TimeoutError("no agent listened"))
-    bench._machine = Failing(machine, "pause", TimeoutError("stop not done"))  # type: ignore[assignment]
+    bench._machine = Failing(machine, "pause", TimeoutError("stop not done"))  # type: ignore[assignment]  # stands in
     with pytest.raises(SandboxDied):
         bench.resume()
     assert not bench._machine.alive()
