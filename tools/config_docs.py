@@ -111,7 +111,7 @@ not TOML; `null` unsets the key.
 
 `load_config` takes the path of a file, or a dict of the same structure. `AgentENV.from_env` and
 `AgentVectorEnv.from_env` take every key of `[[environments]]` and of `[global]` as a keyword; `seed` is the
-environment's.
+environment's. A runtime's own table is a dict by its name: `qemu={"agent_port": "vsock"}`.
 """
 
 

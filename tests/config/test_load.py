@@ -79,6 +79,18 @@ def test_keywords_go_to_the_table_that_has_them() -> None:
     assert (config.global_.runtime, config.global_.max_parallel_envs, config.global_.seed) == ("process", 2, None)
     assert (config.source, config.name, config.base_dir) == ("keyword argument", "run", Path.cwd())
     assert config_from_keywords(env=None, command=["true"], id="job").environments[0].command == ("true",)
+    own = config_from_keywords("CartPole-v1", qemu={"agent_port": "vsock"}, firecracker={"balloon_mb": 64})
+    assert (own.qemu.agent_port, own.firecracker.balloon_mb) == ("vsock", 64)
+
+
+def test_a_wrong_key_of_a_runtimes_table_is_named_as_it_was_given() -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_from_keywords("CartPole-v1", qemu={"agent_prt": "vsock"}, firecracker=3)
+    said = [(problem.path, problem.hint) for problem in caught.value.problems]
+    assert said[0] == ("qemu.agent_prt", 'did you mean "agent_port"?')
+    assert said[1][0] == "firecracker"
+    with pytest.raises(ConfigError, match="global: unknown keyword"):
+        config_from_keywords("CartPole-v1", **{"global": {"seed": 1}})
 
 
 @pytest.mark.parametrize(

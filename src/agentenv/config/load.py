@@ -29,6 +29,8 @@ from agentenv.config.rules import command_conflicts, default_conflicts, id_colli
 from agentenv.config.words import got
 from agentenv.errors import ConfigError, Problem
 
+_TABLES = ("bubblewrap", "qemu", "firecracker")
+
 Source = str | os.PathLike[str] | Mapping[str, Any] | Config
 
 
@@ -71,24 +73,28 @@ def config_from_keywords(env: str | None, **keywords: Any) -> Config:
     Args:
         env: A Gymnasium id or ``module:callable``; None for the built-in GridWorld or with ``command``.
         keywords: Every key of ``[[environments]]`` and of ``[global]``. ``seed``, which both have, is the
-            environment's; ``id`` is "env" unless given. None stands for "not given".
+            environment's; ``id`` is "env" unless given. None stands for "not given". A runtime's own table is a
+            mapping by its name: ``qemu={"agent_port": "vsock"}``.
 
     Raises:
         ConfigError: With every unknown keyword and wrong value.
     """
     environment: dict[str, Any] = {"env": env}
     settings: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     unknown = []
     for key, value in keywords.items():
         if key in keys_of(EnvironmentConfig):
             environment[key] = value
         elif key in keys_of(GlobalTable):
             settings[key] = value
+        elif key in _TABLES:
+            tables[key] = value
         else:
             unknown.append(Problem(KEYWORD, key, "unknown keyword", suggest_keyword(key)))
     if environment.get("id") is None:
         environment["id"] = "env"
-    return _build(plain({"global": settings, "environments": [environment]}), Origin(KEYWORD), earlier=unknown)
+    return _build(plain({"global": settings, "environments": [environment], **tables}), Origin(KEYWORD), earlier=unknown)
 
 
 def _build(

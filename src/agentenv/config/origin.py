@@ -81,5 +81,5 @@ class Origin:
 
     def _path_text(self, path: Path) -> str:
         if self.name == KEYWORD:
-            path = path[2:] if path[:1] == ("environments",) else path[1:]
+            path = path[{"environments": 2, "global": 1}.get(str(path[0]), 0) :] if path else path
         return dotted(path)

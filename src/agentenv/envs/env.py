@@ -102,7 +102,8 @@ class AgentENV(Branching, Lifetime, gymnasium.Env[Any, Any]):
 
         Args:
             env: The id, ``module:callable``, or an importable class or function.
-            **keywords: Every key of an ``[[environments]]`` table and of ``[global]``.
+            **keywords: Every key of an ``[[environments]]`` table and of ``[global]``, and ``bubblewrap``, ``qemu`` or
+                ``firecracker`` with the keys of that table in a dict.
 
         Raises:
             ConfigError: A keyword is unknown or wrong.

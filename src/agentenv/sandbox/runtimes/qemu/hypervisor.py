@@ -23,7 +23,11 @@ from agentenv.sandbox.runtimes.qemu.vsock import choose as choose_port
 
 _PROGRAM = "qemu-system-x86_64"
 _OLDEST = (6, 2)
-_INSTALL = "apt-get install --no-install-recommends qemu-system-x86 (Debian, Ubuntu), dnf install qemu-system-x86-core"
+# With the rest of what machines are made by: whoever lacks the one lacks the others.
+_INSTALL = (
+    "apt-get install --no-install-recommends qemu-system-x86 busybox-static e2fsprogs kmod lz4 mmdebstrap (Debian,"
+    " Ubuntu), dnf install qemu-system-x86-core; docs/runtimes.md has it all"
+)
 _ANSWER_S = 30.0
 _MOST_STATE_BYTES = 1 << 28
 
