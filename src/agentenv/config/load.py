@@ -94,7 +94,8 @@ def config_from_keywords(env: str | None, **keywords: Any) -> Config:
             unknown.append(Problem(KEYWORD, key, "unknown keyword", suggest_keyword(key)))
     if environment.get("id") is None:
         environment["id"] = "env"
-    return _build(plain({"global": settings, "environments": [environment], **tables}), Origin(KEYWORD), earlier=unknown)
+    table = {"global": settings, "environments": [environment], **tables}
+    return _build(plain(table), Origin(KEYWORD), earlier=unknown)
 
 
 def _build(

@@ -21,7 +21,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from agentenv.guest import cell, confine, seccomp
+from agentenv.guest import cell, confine, pools, seccomp
 from agentenv.guest.control import ControlClosed, receive_message, send_message
 
 
@@ -91,6 +91,7 @@ def main(config: dict[str, Any]) -> NoReturn:
         # Where cells have no pid namespaces of their own, this is an unfiltered process that they could write into.
         confine.hide_memory()
     gc.collect()
+    pools.fill_pools()
     gc.freeze()
     gc.disable()
     try:
