@@ -128,6 +128,43 @@ class Reading(Walk):
         return {"said": said[:20_000], "place": place}, reward, terminated, truncated, {**info, "large": "x" * 50_000}
 
 
+class Large(Walk):
+    """Tells more than fits into shared memory, and begins with how many steps it has taken."""
+
+    def step(self, action: Any) -> Step:
+        place, reward, terminated, truncated, _ = super().step(action)
+        return place, reward, terminated, truncated, {"large": f"{self.steps} " * 20_000}
+
+
+class Filmed(Walk):
+    """Draws its frames, and an attribute, with noise of its own generator, as a camera has it."""
+
+    metadata: Any = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as Gymnasium has it
+    render_mode = "rgb_array"
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+
+    @property
+    def mood(self) -> float:
+        return float(self.np_random.random())
+
+    def render(self) -> Any:
+        return self.np_random.integers(0, 255, (4, 4, 3)).astype(np.uint8)
+
+
+class Refusing(Large):
+    """Refuses to be set an attribute, at such length that it does not fit into shared memory."""
+
+    @property
+    def mood(self) -> str:
+        return "bad"
+
+    @mood.setter
+    def mood(self, value: Any) -> None:
+        raise ValueError("no" * 20_000)
+
+
 class Heavy(Walk):
     """Has so large a state that forking is far cheaper than saving it."""
 

@@ -424,3 +424,20 @@ def test_what_is_kept_for_recovery_takes_too_much_before_a_state_was_due() -> No
             assert env._fleet.recovery.bases.states[0] is not None
             assert env._fleet.journal.nbytes <= 60_000
     assert_same(seen[1], seen[0])
+
+
+@pytest.mark.parametrize("looked", ["rendered", "asked for an attribute"])
+def test_what_looking_at_it_draws_is_drawn_again(looked: str) -> None:
+    def play(killed: bool) -> Any:
+        with AgentENV.from_env("frail:Filmed", seed=SEED, render_mode="rgb_array", checkpoint_every="never") as env:
+            env.reset()
+            env.step(0)
+            if looked == "rendered":
+                env.render()
+            else:
+                assert env.has_wrapper_attr("mood")
+            if killed:
+                kill_worker(env, 0)
+            return env.step(0)
+
+    exact.assert_same(play(True), play(False))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from agentenv import AgentVectorEnv, EnvError, SandboxDied, StepTimeout
+from agentenv.channel.shm import ShmChannel
 from agentenv.errors import CauseKind
 from agentenv.fleet.pacing import Pacing
 from agentenv.testing.leftovers import becomes_true
@@ -113,3 +114,35 @@ def test_close_is_bounded_while_one_hangs() -> None:
 def test_a_constructor_that_fails_leaves_nothing() -> None:
     with pytest.raises(EnvError, match="no assets"):
         AgentVectorEnv.from_env("envs.samples:Broken", num_envs=3)
+
+
+def test_whatever_is_refused_at_length_is_read_to_its_end() -> None:
+    """What was left unread would be taken for the next answer, and its sender ended for it."""
+    vec = AgentVectorEnv.from_env("frail:Refusing", num_envs=2)
+    vec.reset()
+    with pytest.raises(EnvError, match="nonono") as caught:
+        vec.set_attr("mood", "good")
+    assert caught.value.index == 0
+    infos = vec.step(np.zeros(2, np.int64))[4]
+    assert [text[:4] for text in infos["large"]] == ["1 1 ", "1 1 "]
+    assert vec._fleet.recovery.recovered == 0
+    vec.close()
+
+
+def test_who_is_found_dead_beside_an_error_is_brought_back_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    vec = AgentVectorEnv.from_env("envs.samples:Fragile", num_envs=2, env_kwargs={"length": 99})
+    vec.reset(seed=1)
+    payload = ShmChannel.payload
+
+    def killing(channel: ShmChannel, index: int) -> bytes:
+        os.kill(vec._fleet.sandboxes[1].pid, signal.SIGKILL)
+        assert becomes_true(lambda: vec._fleet.dead() == [1], 10)
+        return payload(channel, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShmChannel, "payload", killing)
+        with pytest.raises(EnvError, match="no such thing"):
+            vec.step(np.array([1, 0]))
+    assert vec.step(np.zeros(2, np.int64))[0][:, 0].tolist() == [1, 2]
+    assert vec._fleet.recovery.recovered == 1
+    vec.close()

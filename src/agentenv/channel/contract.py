@@ -59,6 +59,13 @@ class Channel(Protocol):
             timeout_s: Until when they must have answered, from now.
         """
 
+    def refuse_others(self) -> None:
+        """See to it that no other thread waits here.
+
+        Raises:
+            ConcurrentUse: One does.
+        """
+
     def wait(self) -> None:
         """Wait until everybody who was asked has answered.
 

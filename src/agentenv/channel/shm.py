@@ -27,6 +27,7 @@ from agentenv.wire import slot
 from agentenv.wire.slot import Flag, Op, SlotLayout
 from agentenv.wire.spin import ORDERED, Spin
 
+_TWO_THREADS = "another thread is waiting for an answer here: give each thread its own environment"
 _STUCK_S = 0.05
 _TRANSFER_S = 5.0
 _TRANSFER_BYTES_PER_S = 4 << 20
@@ -155,7 +156,7 @@ class ShmChannel:
             raise ClosedError("the channel is closed")
         me = get_ident()
         if self._user is not None and self._user != me:
-            raise ConcurrentUse("another thread is waiting for an answer here: give each thread its own environment")
+            raise ConcurrentUse(_TWO_THREADS)
         self._user = me
         ticket = self._ticket = self._ticket + 1
         spills: list[tuple[Group, bytes]] = []
@@ -198,6 +199,15 @@ class ShmChannel:
                 group.control.sendall(data)
             except OSError:
                 group.lost = True
+
+    def refuse_others(self) -> None:
+        """See to it that no other thread waits here; see the contract.
+
+        Raises:
+            ConcurrentUse: One does.
+        """
+        if self._user is not None and self._user != get_ident():
+            raise ConcurrentUse(_TWO_THREADS)
 
     def wait(self) -> None:
         """Wait for everybody who was asked; see the contract."""

@@ -138,6 +138,8 @@ class AgentENV(Branching, Lifetime, gymnasium.Env[Any, Any]):
         """
         fleet = self._opened()
         action = self._check(action)
+        if fleet.is_pending:
+            fleet.finish()
         try:
             variable = self._write(action)
         except ValueError as error:
@@ -149,6 +151,7 @@ class AgentENV(Branching, Lifetime, gymnasium.Env[Any, Any]):
         status = int(channel.status[0])
         if self._variable or status & PAYLOAD:
             answer = fleet.answer(0)
+            status = int(channel.status[0])  # if it died before all of that was read, it has answered again
             self._leaves = answer.observation
             observation, info = self._read(answer.observation), answer.info
         else:

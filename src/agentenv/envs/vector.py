@@ -166,13 +166,13 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
             revived = fleet.revive()
             outside = [index for index in revived if chosen is not None and index not in chosen]
             chosen = None if chosen is None else sorted({*chosen, *outside})
-            for index in revived:
-                self._failed.pop(index, None)
         members = list(range(self.num_envs)) if chosen is None else chosen
         payloads = [encode([seeds[index], options]) for index in members]
         self._ended[members] = False
         self._any_ended = bool(self._ended.any())
         self._exchange(Op.RESET, self._reset_timeout_s, None if chosen is None else members, payloads)
+        for index in members:
+            self._failed.pop(index, None)
         status = fleet.channel.status.copy()
         answers = self._answers([index for index in members if int(status[index]) & PAYLOAD])
         infos = gather([(index, answer.info) for index, answer in answers.items()], self.num_envs, self._add_info, {})
@@ -196,6 +196,8 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
             )
         fleet = self._fleet
         actions = self._check_actions(actions)
+        if fleet.is_pending:
+            fleet.finish()
         channel, pacing = fleet.channel, self._pacing
         try:
             if pacing is not None and (self._pace_due or fleet.renewals != self._renewals):
@@ -220,6 +222,7 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
             none = np.zeros((2, self.num_envs), np.bool_)
             return self._observe(), channel.rewards.copy(), none[0], none[1], {}
         infos = self._collect(np.flatnonzero(status & PAYLOAD).tolist())
+        status = channel.status.copy()  # whoever died before all of its answer was read has answered again
         terminated, truncated = (status & int(Flag.TERMINATED)) != 0, (status & int(Flag.TRUNCATED)) != 0
         self._ended = terminated | truncated
         self._any_ended = bool(self._ended.any())
@@ -305,8 +308,7 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
             raise ValueError(f"set_attr({name!r}): expected {counted(self.num_envs, 'value')}, got {len(each)}")
         payloads = [encode([name, value]) for value in each]
         self._exchange(Op.SET, self._step_timeout_s, None, payloads)
-        for index in range(self.num_envs):
-            fleet.answer(index)
+        fleet.answers(range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
         """End all environments and sandboxes; called by ``close``, which is idempotent."""
@@ -343,19 +345,14 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
 
     def _answers(self, members: Sequence[int]) -> dict[int, Answer]:
         """Decode answers that carry more than the fixed fields; raises the first failure after reading all."""
-        fleet = self._fleet
-        answers: dict[int, Answer] = {}
-        failure: SandboxError | None = None
-        for index in members:
-            try:
-                answers[index] = fleet.answer(index)
-                if self._variable:
-                    self._variables[index] = answers[index].observation
-            except SandboxError as error:
-                self._remember(error)
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        try:
+            answers = self._fleet.answers(members)
+        except SandboxError as error:
+            self._remember(error)
+            raise
+        if self._variable:
+            for index, answer in answers.items():
+                self._variables[index] = answer.observation
         return answers
 
     def _observe(self) -> Any:
@@ -373,8 +370,8 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
             raise
 
     def _remember(self, error: SandboxError) -> None:
-        """Keep in mind which environments are gone, so that the next step says so instead of returning old values."""
-        for index in self._fleet.dead():
+        """Keep in mind which environments were given up: the next step says so before anybody is asked."""
+        for index in self._fleet.given_up():
             self._failed[index] = error
 
     def _refuse(self) -> None:

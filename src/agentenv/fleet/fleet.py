@@ -7,10 +7,10 @@ nothing of Gymnasium's conventions for seeds, infos or autoreset; the faces do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 from agentenv.channel.contract import PeerLost
@@ -23,10 +23,11 @@ from agentenv.fleet.journal import Journal
 from agentenv.fleet.pacing import Pace
 from agentenv.fleet.recovery import Recovery
 from agentenv.sandbox.contract import Sandbox
-from agentenv.wire.slot import Flag, Op
+from agentenv.wire.slot import PAYLOAD, Flag, Op
 from agentenv.wire.values import decode, encode
 
-_JOURNALED = frozenset((Op.STEP, Op.RESET, Op.CALL, Op.SET))
+# All that runs code of the environment, which may draw random numbers or change something over it.
+_JOURNALED = frozenset((Op.STEP, Op.RESET, Op.CALL, Op.SET, Op.RENDER, Op.LOOK))
 
 
 class Fleet(Crew):
@@ -37,6 +38,7 @@ class Fleet(Crew):
         recovery: Brings back what dies, as far as the configuration wants it.
         renewals: How many times processes were replaced.
         busy_s: Seconds spent waiting for answers.
+        is_pending: Whether something was asked and not seen to its end.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class Fleet(Crew):
         self._began = 0.0
         self._is_noted = False  # whether the last entry of the journal is what was asked last
         self._current: tuple[Op, Sequence[int] | None, Sequence[bytes] | None, float] = (Op.STEP, None, None, 0.0)
+        self.is_pending = False
+        self._losses: dict[int, PeerLost] = {}  # who was lost over it and is not brought back yet
 
     def post(
         self,
@@ -78,12 +82,18 @@ class Fleet(Crew):
     ) -> None:
         """Ask environments; ``wait`` must follow. The actions of a step lie in ``action_bytes`` already.
 
+        Before they are put there, see to the end of what is still pending with ``finish``: it may be a step.
+
         Args:
             op: What is asked.
             members: Positions asked; None asks all.
             payloads: One for each of them, or None.
             timeout_s: Until when they must have answered, from now.
         """
+        if self.is_pending:
+            self.finish()
+        if self.journal.is_open:  # it was noted, and an exception came before it was asked
+            self.journal.drop()
         if op is Op.STEP and payloads is None:
             self.journal.note_step(self.action_bytes)
         elif op in _JOURNALED:
@@ -96,6 +106,7 @@ class Fleet(Crew):
             if self.renewals != before and op is Op.STEP:
                 self._write_actions(range(self.count))  # they lay in memory that was replaced
         self._began = perf_counter()
+        self.is_pending = True
         self.channel.post(op, members, payloads, timeout_s=timeout_s)
         if self.recovery.out.reasons:
             self.recovery.out.answer(op, members)
@@ -111,18 +122,24 @@ class Fleet(Crew):
         except PeerLost as lost:
             if self._closed:
                 raise ClosedError("closed by another thread while this one waited for an answer") from None
-            self._recover(self.wait_for_the_rest(lost))
-        while self.recovery.owed:
-            losses = self.recovery.settle()
-            if losses:
-                self._recover(losses)
+            self._wait_for_the_rest(lost, self._losses)
+        if self._losses:
+            self._recover()
+        while self.recovery.owed and self.recovery.reaches_owed():
+            try:
+                self._losses = self.recovery.settle()
+            except SandboxError:
+                self._commit()
+                raise
+            if self._losses:
+                self._recover()
         self.busy_s += perf_counter() - self._began
         self._commit()
         self.recovery.count_step()
 
-    def wait_for_the_rest(self, lost: PeerLost) -> dict[int, PeerLost]:
-        """Let everybody else finish, so that no answer of this request is read as one of the next."""
-        losses = {lost.group: lost}
+    def _wait_for_the_rest(self, lost: PeerLost, losses: dict[int, PeerLost]) -> None:
+        """Let everybody else finish, so that no answer of this request is read as one of the next; adds who is lost."""
+        losses[lost.group] = lost
         while True:
             self.channel.abandon(lost.group)
             try:
@@ -131,7 +148,18 @@ class Fleet(Crew):
                 lost = another
                 losses[lost.group] = lost
                 continue
-            return losses
+            return
+
+    def finish(self) -> None:
+        """See to its end what was asked last, where an exception out of a wait came between.
+
+        The environments have done it, or will: it is a part of their past, though nobody was told what came of it.
+        """
+        self.channel.refuse_others()
+        self._began = perf_counter()
+        self.channel.deadline = monotonic() + self._current[3]
+        with suppress(SandboxError):  # who is given up says so again
+            self.wait()
 
     def exchange(
         self,
@@ -157,23 +185,55 @@ class Fleet(Crew):
     def answer(self, index: int) -> Answer:
         """Decode what one environment sent beside the fixed fields.
 
-        Call only when its status has one of the flags of ``PAYLOAD``.
+        Call only when its status has one of the flags of ``PAYLOAD``; see ``answers``.
+        """
+        return self.answers([index]).get(index, Answer({}))
+
+    def answers(self, members: Sequence[int]) -> dict[int, Answer]:
+        """Decode what environments sent beside the fixed fields.
+
+        All are read, whatever one of them says: what was left unread would be taken for a part of the next answer. One
+        that died between its answer and the rest of it is brought back first, and has then answered again, with all it
+        shares a sandbox with; so look at ``status`` and rewards after this.
+
+        Args:
+            members: Positions, those of one sandbox together; each with one of the flags of ``PAYLOAD``.
+
+        Returns:
+            The answers of these and of whoever had to answer again, as far as they have a payload by now.
 
         Raises:
-            EnvError: The environment raised.
-            SandboxDied: It broke the protocol, and was ended for that.
+            EnvError: An environment raised; the first that did.
+            SandboxDied: One broke the protocol, and was ended for that, or cannot be brought back.
         """
+        found: dict[int, Answer] = {}
+        failure: SandboxError | None = None
+        again: set[int] = set()
+        unread = list(members)
         try:
-            return self._answer(index)
-        except PeerLost as lost:
-            # It died between its answer and the rest of it.
-            self.channel.abandon(lost.group)
-            if self._is_noted:
-                self.journal.reopen()
-                self._is_noted = False
-            self._recover({lost.group: lost})
-            self._commit()
-            return self.answer(index)
+            while unread:
+                index = unread[0]
+                if index not in again:
+                    try:
+                        found[index] = self._answer(index)
+                    except PeerLost as lost:
+                        group = self.groups[lost.group]
+                        again.update(group)
+                        found = {each: answer for each, answer in found.items() if each not in group}
+                        try:
+                            self._have_answered_again(lost)
+                            found |= self.answers([each for each in group if int(self.channel.status[each]) & PAYLOAD])
+                        except SandboxError as error:
+                            failure = failure or error
+                    except SandboxError as error:
+                        failure = failure or error
+                del unread[0]
+        except BaseException:
+            self._leave_unread(unread)
+            raise
+        if failure is not None:
+            raise failure
+        return found
 
     def call(self, op: Op, arguments: Any, members: Sequence[int], timeout_s: float) -> list[Any]:
         """Ask each of some environments the same thing and return their values.
@@ -185,15 +245,12 @@ class Fleet(Crew):
         payload = encode(arguments)
         self.recovery.out.refuse(members)
         self.exchange(op, timeout_s, members, [payload] * len(members))
-        values, failure = [], None
-        for index in members:
-            try:
-                values.append(self.answer(index).value)
-            except SandboxError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return values
+        answers = self.answers(list(members))
+        return [answers[index].value for index in members]
+
+    def given_up(self) -> list[int]:
+        """Positions of environments that are gone and will not be brought back before they are begun anew."""
+        return [index for index in self.dead() if self.recovery.is_given_up(self.channel.group_of(index))]
 
     def revive(self) -> list[int]:
         """Start new sandboxes in place of dead ones that were given up; returns the positions of their environments."""
@@ -217,7 +274,9 @@ class Fleet(Crew):
         try:
             self.channel.wait()
         except PeerLost as lost:
-            return self.wait_for_the_rest(lost)
+            losses: dict[int, PeerLost] = {}
+            self._wait_for_the_rest(lost, losses)
+            return losses
         return {}
 
     def ask_again(self, members: Sequence[int]) -> dict[int, PeerLost]:
@@ -245,8 +304,16 @@ class Fleet(Crew):
         """
         return self._answer(index).value
 
+    def let_go(self, numbers: Iterable[int]) -> None:
+        """End sandboxes that are not where they should be, or sent what nobody read: they are to be brought back."""
+        for number in numbers:
+            self.sandboxes[number].kill()
+            self.channel.interrupt(number)
+            self.channel.abandon(number)
+
     def _commit(self) -> None:
         self._is_noted = self.journal.commit(self.channel.outcomes)
+        self.is_pending = False
 
     def _write_actions(self, members: Sequence[int]) -> None:
         for index in members:
@@ -254,12 +321,33 @@ class Fleet(Crew):
             if action is not None:
                 self.action_bytes[index] = action
 
-    def _recover(self, losses: dict[int, PeerLost]) -> None:
+    def _recover(self) -> None:
+        """Bring back whoever was lost over what was asked last."""
         try:
-            self.recovery.recover(losses)
-        except BaseException:
-            self.journal.drop()
+            self.recovery.recover(self._losses)
+        except SandboxError:
+            # Everybody else has answered. Who is given up begins anew, without this or any other past.
+            self._losses = {}
+            self._commit()
             raise
+        except BaseException:
+            self._losses = {**self._losses, **self.recovery.unfinished}
+            raise
+        self._losses = {}
+
+    def _have_answered_again(self, lost: PeerLost) -> None:
+        self.channel.abandon(lost.group)
+        if self._is_noted:
+            self.journal.reopen()
+            self._is_noted = False
+        self.is_pending, self._losses = True, {lost.group: lost}
+        self._recover()
+        self._commit()
+
+    def _leave_unread(self, members: Sequence[int]) -> None:
+        """An exception came while answers were read: what lies in sockets belongs to them."""
+        spilled = [index for index in members if int(self.channel.status[index]) & Flag.SPILLED]
+        self.let_go(dict.fromkeys(self.channel.group_of(index) for index in spilled))
 
     def _answer(self, index: int) -> Answer:
         flags = int(self.channel.status[index])

@@ -161,6 +161,7 @@ class Player:
         self.progress.restarts = self._earlier_restarts + self.fleet.recovery.recovered
         self._status = int(self._channel.status[0])
         self._answer = self.fleet.answer(0) if self._status & PAYLOAD else _NOTHING
+        self._status = int(self._channel.status[0])  # if it died before all of that was read, it has answered again
 
     def proceed(self) -> bool:
         """After ``take``: ask for the next step or episode; False when it has played everything.

@@ -57,6 +57,7 @@ class Recovery:
         out: Those that are quarantined.
         recovered: How many deaths were made up for.
         owed: Episodes that were cut and nobody has been told of, by sandbox.
+        unfinished: Who was not brought back because an exception came between, by sandbox.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -72,6 +73,7 @@ class Recovery:
         self.owed = self._revival.cut_later
         self.out = Quarantined(fleet)
         self.recovered = 0
+        self.unfinished: dict[int, PeerLost] = {}
         self.count_step = self.bases.count
 
     @property
@@ -86,7 +88,11 @@ class Recovery:
             SandboxError: One died over it, and cannot be brought back.
         """
         live = [number for number in range(len(self._fleet.groups)) if self._is_live(number)]
-        losses = self.bases.save(live)
+        try:
+            losses = self.bases.save(live)
+        except BaseException:  # such as of a signal's handler; what lies in sockets unread belongs to their states
+            self._fleet.let_go(live)
+            raise
         if losses:
             self.recover(losses, between=True)
 
@@ -104,18 +110,25 @@ class Recovery:
         failure = next((self._given_up[number] for number in losses if number in self._given_up), None)
         losses = {number: lost for number, lost in losses.items() if number not in self._given_up}
         open_deaths: dict[int, Death] = {}
-        while losses:
-            deaths = []
-            for number, lost in losses.items():
-                death = self._examine(number, lost, open_deaths.get(number))
-                open_deaths[number] = death
-                refusal = self._refusal(death, between)
-                if refusal is None:
-                    deaths.append(death)
-                    continue
-                failure = failure or refusal
-                del open_deaths[number]
-            losses = self._revival.bring_back(deaths, between)
+        self.unfinished = dict(losses)
+        try:
+            while losses:
+                deaths = []
+                for number, lost in losses.items():
+                    death = self._examine(number, lost, open_deaths.get(number))
+                    open_deaths[number] = death
+                    refusal = self._refusal(death, between)
+                    if refusal is None:
+                        deaths.append(death)
+                        continue
+                    failure = failure or refusal
+                    del open_deaths[number], self.unfinished[number]
+                losses = self._revival.bring_back(deaths, between)
+        except BaseException:
+            # Some may be anywhere between their beginning and where they were.
+            self._fleet.let_go(self.unfinished)
+            raise
+        self.unfinished = {}
         for death in open_deaths.values():
             if death.number not in self._revival.cut_later and death.number not in self._retired():
                 self.recovered += 1
@@ -129,13 +142,18 @@ class Recovery:
         Returns:
             The sandboxes that were lost over it.
         """
-        due = list(self._revival.cut_later.values())
-        self._revival.cut_later.clear()
-        losses = self._revival.cut(due)
+        due = [death for death in self.owed.values() if self._revival.reaches(death)]
         for death in due:
-            if death.number not in losses:
+            del self.owed[death.number]
+        losses = self._revival.cut(due, answered=True)
+        for death in due:
+            if death.number not in losses and death.number not in self.owed:
                 self._conclude(death, "truncated")
         return losses
+
+    def reaches_owed(self) -> bool:
+        """Whether what was asked last tells anybody that an episode was cut."""
+        return any(self._revival.reaches(death) for death in self.owed.values())
 
     def start_anew(self) -> list[int]:
         """New sandboxes in place of those that were given up; their environments begin from nothing."""
@@ -145,6 +163,7 @@ class Recovery:
         revived: list[int] = []
         for number in numbers:
             self.bases.forget(number)
+            self.forgive(number)
             if number in failed:
                 self._given_up[number] = failed[number]
             else:
@@ -177,10 +196,14 @@ class Recovery:
     def _is_live(self, number: int) -> bool:
         return number not in self._given_up and self._fleet.channel.groups[number] is not None
 
+    def is_given_up(self, number: int) -> bool:
+        """Whether nothing but ``start_anew`` will bring a sandbox back that is gone, or does so already."""
+        return number in self._given_up or self._on_crash == "raise"
+
     def _must_start_anew(self, number: int) -> bool:
         if self._fleet.channel.groups[number] is None or self._fleet.sandboxes[number].alive():
             return False
-        return number in self._given_up or self._on_crash == "raise"
+        return self.is_given_up(number)
 
     def _examine(self, number: int, lost: PeerLost, before: Death | None) -> Death:
         began = time.monotonic() if before is None else before.began
@@ -190,6 +213,9 @@ class Recovery:
             error = self._fleet.why(lost, spare=held is not None and held.parked.alive())
         death = Death(number, error, began) if before is None else before
         death.error = error
+        if (owed := self.owed.pop(number, None)) is not None and owed is not death:
+            death.cut = death.cut or owed.cut  # it began anew, and nobody was told
+            self._conclude(owed, "truncated")
         fleet = self._fleet
         victims = [Victim(fleet.members[index].id, index) for index in fleet.groups[number]]
         found = fleet.context.crashes.examine(

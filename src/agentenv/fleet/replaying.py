@@ -173,6 +173,7 @@ class Replayer(AbstractContextManager["Replayer"]):
             fleet.exchange(Op.STEP, self._environment.step_timeout_s, None, payloads)
         status = int(fleet.channel.status[0])
         answer = fleet.answer(0) if status & PAYLOAD else Answer({})
+        status = int(fleet.channel.status[0])  # if it died before all of that was read, it has answered again
         reward = float(fleet.channel.rewards[0]) if row else 0.0
         return self._digester.read(reward, status, answer.info, answer.observation)
 

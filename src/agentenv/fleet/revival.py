@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import AgentEnvError, Cause, SandboxError
+from agentenv.errors import AgentEnvError, Cause, ProtocolError, SandboxError
 from agentenv.fleet.bases import Bases
 from agentenv.fleet.crashes import CrashReport
 from agentenv.fleet.journal import Past
 from agentenv.fleet.repetition import difference, repeat
-from agentenv.wire.slot import PACES, Op
+from agentenv.wire.slot import PACES, Flag, Op
 from agentenv.wire.values import encode
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Death:
         how: "copy", "state", "replay" or "truncated".
         replayed: Steps and requests repeated.
         base: Position in the journal of what it was brought back from.
+        untold: Of its environments, those that have begun anew and nobody was told so.
         reports: For each of its environments, what is to be written; only the first time it is lost.
     """
 
@@ -52,6 +53,7 @@ class Death:
     how: str = ""
     replayed: int = 0
     base: int | None = None
+    untold: set[int] = field(default_factory=set)
     reports: list[CrashReport] = field(default_factory=list)
 
     @property
@@ -64,7 +66,7 @@ class Revival:
     """Brings back the environments of one fleet.
 
     Attributes:
-        cut_later: Episodes that were cut while nobody had asked for anything, by sandbox.
+        cut_later: Episodes that were cut while nobody had asked for what can say so, by sandbox.
         unborn: What could not be started in place of one that died: why.
     """
 
@@ -80,6 +82,8 @@ class Revival:
         """One attempt for all of them at once; returns those that were lost again."""
         fleet = self._fleet
         deaths = [death for death in deaths if fleet.channel.groups[death.number] is not None]
+        for death in deaths:
+            death.untold = set(fleet.groups[death.number])
         losses = self._put_in_place(deaths)
         going = [death for death in deaths if death.number not in losses]
         losses |= self._load([death for death in going if death.how == "state"])
@@ -206,28 +210,58 @@ class Revival:
         assert birth is not None  # or it would have been cut
         return birth
 
-    def cut(self, deaths: list[Death]) -> dict[int, PeerLost]:
-        """Have environments that begin anew answer what was asked: a step as one that truncates the episode."""
+    def reaches(self, death: Death) -> bool:
+        """Whether what was asked last concerns an environment of which nobody was told that its episode was cut."""
+        op, asked = self._fleet.current
+        return op not in PACES and (asked is None or not death.untold.isdisjoint(asked))
+
+    def cut(self, deaths: list[Death], *, answered: bool = False) -> dict[int, PeerLost]:
+        """Have environments that begin anew answer what was asked: a step as one that truncates the episode.
+
+        Who was not asked, or not for what can say so, is told later.
+
+        Args:
+            deaths: Theirs.
+            answered: They have answered what was asked, as if nothing had happened.
+        """
         fleet = self._fleet
         op, asked = fleet.current
         losses: dict[int, PeerLost] = {}
         for death in deaths:
-            group = [index for index in fleet.groups[death.number] if asked is None or index in asked]
-            self._cuts[death.number] = cuts = self._cuts.get(death.number, 0) + 1
+            group = [index for index in sorted(death.untold) if asked is None or index in asked]
             self._bases.forget(death.number)
-            if op is Op.RESET:
-                losses |= fleet.ask_again(group)
-            elif op is Op.STEP:
+            if op is Op.STEP:
+                losses |= self._read_off(group) if answered else {}
+                self._cuts[death.number] = cuts = self._cuts.get(death.number, 0) + 1
                 info = {"agentenv": {"truncated": death.cut, "cause": str(death.cause.kind)}}
+                group = [index for index in group if fleet.channel.group_of(index) not in losses]
                 payloads = [encode([self._restart_seed(index, cuts), info]) for index in group]
                 losses |= fleet.ask(Op.CUT, group, payloads, self._timeout_s(group))
-            elif op in PACES:
-                losses |= fleet.ask_again(group)
-            else:
+            elif op is Op.RESET or op in PACES:
+                losses |= {} if answered else fleet.ask_again(group)
+            elif group:
                 # It has no state that could be asked for anything: the next reset gives it one.
                 fleet.sandboxes[death.number].kill()
                 raise death.error
+            if op not in PACES:
+                death.untold -= set(group)
+            if death.untold and death.number not in losses:
+                self.cut_later[death.number] = death
             self._bases.want()
+        return losses
+
+    def _read_off(self, members: Sequence[int]) -> dict[int, PeerLost]:
+        """What they answered is of no interest, but left in their sockets it would be taken for the next answer."""
+        channel, losses = self._fleet.channel, {}
+        for index in members:
+            if int(channel.status[index]) & Flag.SPILLED:
+                number = channel.group_of(index)
+                try:
+                    channel.payload(index)
+                except PeerLost as lost:
+                    losses[number] = lost
+                except ProtocolError as error:
+                    losses[number] = PeerLost(number, broken=str(error))
         return losses
 
     def _restart_seed(self, index: int, cuts: int) -> int:
