@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentenv import AgentVectorEnv
+from agentenv import AgentENV, AgentVectorEnv
 from agentenv.fleet.pacing import Pacing
 from agentenv.testing.leftovers import becomes_true
 from agentenv.wire.slot import Op
@@ -113,3 +113,26 @@ def test_what_was_asked_for_by_name_concerns_only_whom_it_was_asked_of() -> None
     assert fleet.call(Op.CALL, ["length", [], {}], [1], 10) == [37]
     assert vec.step(_NOTHING)[3].tolist() == [True, False]
     vec.close()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_cut_episode_ends_with_the_last_observation_known_of_it(mode: str) -> None:
+    """What a trainer takes the value of."""
+    vec = AgentVectorEnv.from_env("frail:Walk", num_envs=2, seed=1, on_crash="truncate", autoreset_mode=mode)
+    vec.reset(seed=3)
+    before = vec.step(_NOTHING)[0]
+    _kill(vec, 0)
+    observations, rewards, _, truncated, infos = vec.step(_NOTHING)
+    assert (truncated.tolist(), rewards[0]) == ([True, False], 0.0)
+    shown = infos["final_obs"][0] if mode == "SameStep" else observations[0]
+    assert shown.tolist() == before[0].tolist()
+    assert observations[1].tolist() != before[1].tolist()
+    if mode == "SameStep":
+        assert observations[0].tolist() != before[0].tolist()
+    vec.close()
+    with AgentENV.from_env("frail:Walk", seed=1, on_crash="truncate") as env:
+        before = env.reset(seed=3)[0]
+        single: Any = env._fleet.sandboxes[0]
+        os.kill(single._worker.pid, signal.SIGKILL)
+        observation, *_, truncated, _ = env.step(0)
+        assert (observation.tolist(), truncated) == (before.tolist(), True)

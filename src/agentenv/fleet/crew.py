@@ -308,9 +308,10 @@ class Crew:
             self.channel.close()
             raise
         column = self.channel.arena.column
-        self.observations = BatchView(observations, column(self.slot.observation, np.uint8, (observations.nbytes,)))
-        finals = column(self.slot.final, np.uint8, (observations.nbytes,))
-        self.finals = Finals(observations, finals, max_bytes=self._max_bytes)
+        self.observation_bytes = column(self.slot.observation, np.uint8, (observations.nbytes,))
+        self.observations = BatchView(observations, self.observation_bytes)
+        self.final_bytes = column(self.slot.final, np.uint8, (observations.nbytes,))
+        self.finals = Finals(observations, self.final_bytes, max_bytes=self._max_bytes)
         self.action_bytes = column(self.slot.action, np.uint8, (actions.nbytes,))
 
     def _attach(self, number: int, reseed: int | None = None) -> None:

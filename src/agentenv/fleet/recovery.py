@@ -214,7 +214,7 @@ class Recovery:
         death = Death(number, error, began) if before is None else before
         death.error = error
         if (owed := self.owed.pop(number, None)) is not None and owed is not death:
-            death.cut = death.cut or owed.cut  # it began anew, and nobody was told
+            death.cut, death.last = death.cut or owed.cut, owed.last  # it began anew, and nobody was told
             self._conclude(owed, "truncated")
         fleet = self._fleet
         victims = [Victim(fleet.members[index].id, index) for index in fleet.groups[number]]

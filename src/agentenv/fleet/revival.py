@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agentenv.channel.contract import PeerLost
 from agentenv.errors import AgentEnvError, Cause, ProtocolError, SandboxError
 from agentenv.fleet.bases import Bases
@@ -43,6 +46,7 @@ class Death:
         replayed: Steps and requests repeated.
         base: Position in the journal of what it was brought back from.
         untold: Of its environments, those that have begun anew and nobody was told so.
+        last: The observations they had given last, uint8 of shape (k, bytes of the fixed leaves).
         reports: For each of its environments, what is to be written; only the first time it is lost.
     """
 
@@ -54,6 +58,7 @@ class Death:
     replayed: int = 0
     base: int | None = None
     untold: set[int] = field(default_factory=set)
+    last: NDArray[np.uint8] | None = None
     reports: list[CrashReport] = field(default_factory=list)
 
     @property
@@ -84,6 +89,8 @@ class Revival:
         deaths = [death for death in deaths if fleet.channel.groups[death.number] is not None]
         for death in deaths:
             death.untold = set(fleet.groups[death.number])
+            if death.last is None:  # before it has other memory
+                death.last = fleet.observation_bytes[list(fleet.groups[death.number])]
         losses = self._put_in_place(deaths)
         going = [death for death in deaths if death.number not in losses]
         losses |= self._load([death for death in going if death.how == "state"])
@@ -237,6 +244,7 @@ class Revival:
                 group = [index for index in group if fleet.channel.group_of(index) not in losses]
                 payloads = [encode([self._restart_seed(index, cuts), info]) for index in group]
                 losses |= fleet.ask(Op.CUT, group, payloads, self._timeout_s(group))
+                self._show_last(death, group)
             elif op is Op.RESET or op in PACES:
                 losses |= {} if answered else fleet.ask_again(group)
             elif group:
@@ -249,6 +257,15 @@ class Revival:
                 self.cut_later[death.number] = death
             self._bases.want()
         return losses
+
+    def _show_last(self, death: Death, members: Sequence[int]) -> None:
+        """The observation an episode ends with is the last one known of it, not the first of another one."""
+        fleet = self._fleet
+        if fleet.observation_layout.variable or death.last is None:
+            return  # some of it is not in the slot, and halves of two would be worse
+        shown = fleet.final_bytes if fleet.autoreset == "SameStep" else fleet.observation_bytes
+        for index in members:
+            shown[index] = death.last[fleet.groups[death.number].index(index)]
 
     def _read_off(self, members: Sequence[int]) -> dict[int, PeerLost]:
         """What they answered is of no interest, but left in their sockets it would be taken for the next answer."""
