@@ -110,6 +110,20 @@ class Mortal(Walk):
         return super().step(action)
 
 
+class Stillborn(Walk):
+    """Is built, and dies whenever an episode is to begin: it exits, or never answers."""
+
+    def __init__(self, how: str = "exit") -> None:
+        super().__init__()
+        self.how = how
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self.how == "exit":
+            os._exit(3)
+        time.sleep(1e6)
+        return super().reset(seed=seed)
+
+
 class Reading(Walk):
     """Observes text and an array, and answers far more than fits into shared memory."""
 

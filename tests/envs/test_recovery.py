@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentenv import AgentENV, AgentVectorEnv, SandboxDied
+from agentenv import AgentENV, AgentVectorEnv, SandboxDied, StepTimeout
 from agentenv.errors import CauseKind
 from agentenv.fleet.pacing import LEAST_GROUPS, Pace, Pacing
 from agentenv.testing import exact, traces
@@ -441,3 +441,13 @@ def test_what_looking_at_it_draws_is_drawn_again(looked: str) -> None:
             return env.step(0)
 
     exact.assert_same(play(True), play(False))
+
+
+@pytest.mark.parametrize(("how", "deaths"), [("exit", 4), ("hang", 2)])
+def test_who_dies_at_every_reset_is_soon_given_up(how: str, deaths: int, caplog: pytest.LogCaptureFixture) -> None:
+    keys: dict[str, Any] = {"env_kwargs": {"how": how}, "reset_timeout_s": 0.5, "restart_backoff_s": 0.0}
+    with AgentENV.from_env("frail:Stillborn", **keys) as env:
+        with pytest.raises(SandboxDied if how == "exit" else StepTimeout) as caught:
+            env.reset(seed=1)
+        assert f"not restarted: it died {deaths} times at this very request" in "".join(caught.value.__notes__)
+    assert caplog.text.count("env_crashed") == deaths

@@ -37,6 +37,8 @@ logger = logging.getLogger("agentenv.fleet")
 
 _POISONED = 2
 """So many deaths of its own at the very same request: it will not get past it."""
+_HOPELESS = 2 * _POISONED
+"""So many, though it was begun anew over it: nor will another episode."""
 _HOW: dict[str, How] = {"copy": "snapshot", "state": "state", "replay": "replay"}
 
 
@@ -245,6 +247,8 @@ class Recovery:
         if isinstance(verdict, Quarantine):
             return self._quarantine(death, verdict.reason)
         account.history = account.history.with_restart(death.cause, now, window_s=policy.restart_window_s)
+        if not between and self._is_hopeless(account, death.cause):
+            return self._quarantine(death, f"it died {account.there} times at this very request: {death.cause.detail}")
         if verdict.delay_s:
             time.sleep(verdict.delay_s)
         if self._on_crash == "truncate":
@@ -252,6 +256,11 @@ class Recovery:
         elif account.there >= _POISONED:
             death.cut = f"it died {account.there} times at this very request: {death.cause.detail}"
         return None
+
+    def _is_hopeless(self, account: _Account, cause: Cause) -> bool:
+        """Whether it dies whatever is done; who takes too long for a reset does so for minutes each time."""
+        is_slow_to_begin = cause.kind is CauseKind.TIMEOUT and self._fleet.current[0] is Op.RESET
+        return account.there >= (_POISONED if is_slow_to_begin else _HOPELESS)
 
     def _count_at_place(self, account: _Account, death: Death) -> None:
         own = _is_own(death.cause)
