@@ -153,7 +153,8 @@ def make_control() -> tuple[socket.socket, socket.socket]:
 
 
 def _inner_pid(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("NSpid:"):
+    # Bytes: among them is the process's name, which is any bytes it chose.
+    for line in Path(f"/proc/{pid}/status").read_bytes().split(b"\n"):
+        if line.startswith(b"NSpid:"):
             return int(line.split()[-1])
     return pid

@@ -5,6 +5,7 @@ They write it in the guest's place, from within the constructor, before the gues
 
 from __future__ import annotations
 
+import ctypes
 import json
 import struct
 import time
@@ -40,6 +41,13 @@ def _announce(length: int) -> Callable[[Any], NoReturn]:
     return announce
 
 
+def _odd_name(env: Any) -> dict[str, Any]:
+    """Take a name that is no text, then introduce itself honestly."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"\xff\nPPid:\t1", 0, 0, 0)
+    return {}
+
+
+_PR_SET_NAME = 15
 _ONE = {"type": "Discrete", "n": 1 << 40, "start": 0, "dtype": "<i8"}
 _TWO = {"type": "Discrete", "n": 2, "start": 0, "dtype": "<i8"}
 _HUGE = {"type": "Box", "dtype": "<f8", "shape": [1 << 20, 1 << 20], "low": "AAAAAAAAAAA=", "high": "AAAAAAAA8D8=",
@@ -67,6 +75,7 @@ INTRODUCTIONS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "introduce_wrong_types": _introduce(
         _said(metadata={"render_modes": 5, "x": [1]}, render_mode={"a": 1}, spec_id=["x"])
     ),
+    "introduce_odd_name": _odd_name,
     "introduce_odd_id": _introduce(_said(spec_id="a b/../../etc-v0")),
     "announce_4_gb": _announce((1 << 32) - 1), "announce_more_than_sent": _announce(1 << 16),
     "dribble_introduction": _dribble_introduction,
