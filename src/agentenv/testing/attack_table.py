@@ -164,6 +164,7 @@ _CONSTRUCT = [
     Attack("introduce_escapes", "construct", _START, _PROCESS),
     Attack("introduce_wrong_types", "construct", _ON, _PROCESS),
     Attack("introduce_odd_id", "construct", _ON, _PROCESS),
+    Attack("introduce_by_a_child", "construct", _LIE, _PROCESS),
     Attack("introduce_odd_name", "construct", _ON, _PROCESS),
     Attack("announce_4_gb", "construct", _LIE, _PROCESS),
     Attack("announce_more_than_sent", "construct", _LATE, _PROCESS),

@@ -21,6 +21,9 @@ class Home(Protocol):
 
     pid: int
 
+    def first(self) -> int:
+        """See ``Tenant.first``."""
+
     def leave(self) -> None:
         """A branch is gone."""
 
@@ -59,11 +62,15 @@ class Branch(Tenant):
             self._order(message, [self.guest_end.fileno(), *fds])
         finally:
             self.guest_end.close()
-        self._take_over(greet(self.control))
+        self._take_over(greet(self.control, self.first))
 
     def branch(self, spec: SandboxSpec, order: Order) -> Branch:
         """A further tenant of the cell, whose process is copied from this one's; see the contract."""
         return Branch(spec, self, self._house, self._home, order)
+
+    def first(self) -> int:
+        """As the cell says."""
+        return self._home.first()
 
     def alive(self) -> bool:
         """Whether its process runs."""

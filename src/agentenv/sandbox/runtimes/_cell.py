@@ -149,10 +149,12 @@ class CellSandbox(Tenant):
             self.kill(cause)
             raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail()) from error
         try:
-            self._worker = Worker.open(pid)
-        except OSError:
+            self._worker = Worker.open(pid, self.first)
+        except OSError as error:
             self._await_own_end()
-            self.kill()
+            lied = isinstance(error, ProcessLookupError | FileNotFoundError) and not self._house.report.exit_of(None)
+            detail = "was introduced by a process that has ended"
+            self.kill(Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, detail) if lied else None)
             cause = self.cause()
             raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail()) from None
 
@@ -169,6 +171,11 @@ class CellSandbox(Tenant):
         """Whether it serves: its environment's process runs, and the first one."""
         first = self._first >= 0 and not ended(self._first, 0)
         return first and (self._worker is None or self._worker.alive())
+
+    def first(self) -> int:
+        """The number of its first process; 0 when that has ended."""
+        with self._lock:
+            return self.pid if self._first >= 0 and not ended(self._first, 0) else 0
 
     def kill(self, reason: Cause | None = None) -> None:
         """End it at once; see the contract. Idempotent, from any thread."""

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,28 @@ class Worker:
     inner: int
 
     @classmethod
-    def open(cls, pid: int) -> Worker:
+    def open(cls, pid: int, parent: Callable[[], int]) -> Worker:
         """Take hold of a process that waits for us.
+
+        Its number is that of whoever sent a message. A guest may have that done by a process that ends, and number
+        upon number used up until a stranger on the host has this one. So it must be a child of the cell's first
+        process, as everybody is who carries an environment, and no stranger.
+
+        Args:
+            pid: Its number, as the kernel told it with the message.
+            parent: Gives the number of the cell's first process, or 0 when that has ended.
 
         Raises:
             OSError: It is gone, or no descriptor is left.
         """
         pidfd = os.pidfd_open(pid)
         try:
-            return cls(pid, pidfd, _inner_pid(pid))
+            its_parent, inner = _parent_and_inner_pid(pid)
+            worker = cls(pid, pidfd, inner)
+            # Only of two that live on when it was read is it certain that it was read of them.
+            if its_parent != parent() or not worker.alive():
+                raise ProcessLookupError(errno.ESRCH, "the process that spoke has ended")
+            return worker
         except BaseException:
             os.close(pidfd)
             raise
@@ -95,8 +109,11 @@ class Parked:
         if getattr(self, "_owner", None) == os.getpid():  # in a forked child it is not ours to end
             self.drop()
 
-    def hello(self) -> None:
+    def hello(self, parent: Callable[[], int]) -> None:
         """Take hold of the copy that was made.
+
+        Args:
+            parent: See ``Worker.open``.
 
         Raises:
             ConnectionError, TimeoutError, OSError: It is gone.
@@ -105,7 +122,7 @@ class Parked:
         self._lifeline.settimeout(_HELLO_S)
         pid = sender_pid(self._lifeline)
         receive_message(self._lifeline, deadline=time.monotonic() + _HELLO_S)
-        self.worker = Worker.open(pid)
+        self.worker = Worker.open(pid, parent)
 
     def alive(self) -> bool:
         """Whether it can be copied."""
@@ -128,8 +145,12 @@ class Parked:
             self.worker.close()
 
 
-def greet(control: socket.socket) -> Worker:
+def greet(control: socket.socket, parent: Callable[[], int]) -> Worker:
     """Take hold of a copy that serves, by its first message.
+
+    Args:
+        control: Where it speaks.
+        parent: See ``Worker.open``.
 
     Raises:
         RuntimeUnavailable: It did not come to be.
@@ -140,7 +161,7 @@ def greet(control: socket.socket) -> Worker:
         receive_message(control, deadline=time.monotonic() + _HELLO_S)
         control.settimeout(None)
         ask_for_credentials(control, False)
-        return Worker.open(pid)
+        return Worker.open(pid, parent)
     except (ControlClosed, ValueError, OSError) as error:
         raise RuntimeUnavailable(f"a copy of the environment did not come to life: {error}") from error
 
@@ -152,9 +173,12 @@ def make_control() -> tuple[socket.socket, socket.socket]:
     return mine, theirs
 
 
-def _inner_pid(pid: int) -> int:
+def _parent_and_inner_pid(pid: int) -> tuple[int, int]:
+    parent, inner = 0, pid
     # Bytes: among them is the process's name, which is any bytes it chose.
     for line in Path(f"/proc/{pid}/status").read_bytes().split(b"\n"):
-        if line.startswith(b"NSpid:"):
-            return int(line.split()[-1])
-    return pid
+        if line.startswith(b"PPid:"):
+            parent = int(line.split()[-1])
+        elif line.startswith(b"NSpid:"):
+            inner = int(line.split()[-1])
+    return parent, inner

@@ -102,6 +102,10 @@ class Tenant:
         """Becomes readable when it ends; see the contract."""
         return self._first if self._worker is None else self._worker.pidfd
 
+    def first(self) -> int:
+        """The number of the cell's first process, whose children carry its environments; 0 when it has ended."""
+        raise NotImplementedError  # the cell's
+
     def await_end(self, timeout_s: float) -> None:
         """Wait until it has ended and said how; see the contract."""
         if self.pidfd < 0:
@@ -154,7 +158,7 @@ class Tenant:
 
     def settle(self, parked: Parked) -> None:
         """Take hold of a parked copy that was made; see the contract."""
-        parked.hello()
+        parked.hello(self.first)
         parked.house = self._house
         self._house.hold()
 
@@ -176,7 +180,7 @@ class Tenant:
             raise RuntimeUnavailable(f"the parked copy of {self.spec.id!r} is gone") from error
         finally:
             self.guest_end.close()
-        self._take_over(greet(self.control))
+        self._take_over(greet(self.control, self.first))
 
     def _take_over(self, worker: Worker) -> None:
         if self._worker is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import struct
 import time
 from collections.abc import Callable
@@ -47,6 +48,18 @@ def _odd_name(env: Any) -> dict[str, Any]:
     return {}
 
 
+def _by_a_child(env: Any) -> NoReturn:
+    """Introduce itself honestly, but have the first byte sent by a process whose number is free when the rest comes."""
+    body = json.dumps(_said()).encode()
+    data = struct.pack("<I", len(body)) + body
+    if os.fork() == 0:
+        write_control(data[:1])
+        os._exit(0)
+    os.wait()
+    write_control(data[1:])
+    hang()
+
+
 _PR_SET_NAME = 15
 _ONE = {"type": "Discrete", "n": 1 << 40, "start": 0, "dtype": "<i8"}
 _TWO = {"type": "Discrete", "n": 2, "start": 0, "dtype": "<i8"}
@@ -75,6 +88,7 @@ INTRODUCTIONS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "introduce_wrong_types": _introduce(
         _said(metadata={"render_modes": 5, "x": [1]}, render_mode={"a": 1}, spec_id=["x"])
     ),
+    "introduce_by_a_child": _by_a_child,
     "introduce_odd_name": _odd_name,
     "introduce_odd_id": _introduce(_said(spec_id="a b/../../etc-v0")),
     "announce_4_gb": _announce((1 << 32) - 1), "announce_more_than_sent": _announce(1 << 16),
