@@ -15,13 +15,14 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import get_ident
 
 from agentenv.channel.arena import Arena, create_memory
 from agentenv.channel.bell import RING, Bell
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import ClosedError, ConcurrentUse, ProtocolError
+from agentenv.errors import ClosedError, ConcurrentUse, ProtocolError, ResourceLimit
 from agentenv.guest.control import ControlClosed, receive_exactly
 from agentenv.wire import slot
 from agentenv.wire.slot import Flag, Op, SlotLayout
@@ -47,7 +48,7 @@ class Group:
         ticket_at, done_at, quiet_at, awake_at: Where its four words lie, in words from the start of the arena.
         wake_fd, done_fd: The ends of the bells that the host uses at every step.
         rung: The last ticket for which it was rung.
-        lost: It is dead or was ended, or nothing is expected of it any more.
+        lost: It is dead or was ended, or nothing is expected of it, yet or any more. It is not rung, nor waited for.
         timed_out: It was ended for being late.
     """
 
@@ -62,7 +63,7 @@ class Group:
     wake_fd: int
     done_fd: int
     rung: int = 0
-    lost: bool = False
+    lost: bool = True
     timed_out: bool = False
 
 
@@ -114,34 +115,37 @@ class ShmChannel:
 
         Returns:
             Descriptors for the guest: memory file, bell to wait on, bell to ring. The caller sends them, closes the
-            memory file and calls ``attached``; the bells stay this object's.
+            memory file and calls ``attached``; the bells stay this object's. Until then the group is lost.
 
         Raises:
-            ResourceLimit: Out of memory or descriptors.
+            ResourceLimit: Out of memory or descriptors; the group has what it had before.
         """
-        old = self.groups[index]
-        if old is not None:
-            self._free(old)
-        wake = Bell.create()
-        done = Bell.create()
-        if wake.writer != wake.reader:
-            # A guest that answers without ever reading its bell would fill it and make the host's write block.
-            os.set_blocking(wake.writer, False)
-        first, count = self._firsts[index], self._counts[index]
-        memory = create_memory(count * self.layout.size, f"agentenv-{index}")
-        self.arena.attach(first, count, memory)
+        with ExitStack() as undo:
+            wake = Bell.create()
+            undo.callback(wake.close)
+            done = Bell.create()
+            undo.callback(done.close)
+            if wake.writer != wake.reader:
+                # A guest that answers without ever reading its bell would fill it and make the host's write block.
+                os.set_blocking(wake.writer, False)
+            memory = self._map(index)
+            undo.pop_all()
+        old, first = self.groups[index], self._firsts[index]
         places = (slot.GROUP_TICKET, slot.GROUP_DONE, slot.QUIET, slot.AWAKE)
         ticket, answered, quiet, awake = (first * self._stride + place // 8 for place in places)
         self.groups[index] = Group(first, control, wake, done, ticket, answered, quiet, awake, wake.writer, done.reader)
         self._words[quiet] = self._quiet
         self._renew()
+        if old is not None:
+            self._free(old)  # last: until then its numbers are written to
         return memory, wake.reader, done.writer
 
     def attached(self, index: int) -> None:
-        """The guest has its descriptors: give up the end of the bell that only it may read."""
+        """The guest has its descriptors: give up the end of the bell that only it may read, and expect answers."""
         group = self.groups[index]
         if group is not None:
             group.wake.close_reader()
+            group.lost = False
 
     def post(
         self,
@@ -319,14 +323,11 @@ class ShmChannel:
 
     def retire(self, index: int) -> None:
         """Give a group memory that no sandbox holds, and never ask it again: the host answers in its place."""
-        old = self.groups[index]
+        os.close(self._map(index))
+        old, self.groups[index] = self.groups[index], None
+        self._renew()
         if old is not None:
             self._free(old)
-        memory = create_memory(self._counts[index] * self.layout.size, f"agentenv-{index}")
-        self.arena.attach(self._firsts[index], self._counts[index], memory)
-        os.close(memory)
-        self.groups[index] = None
-        self._renew()
 
     def put_answer(self, index: int, flags: int, payload: bytes) -> None:
         """Answer in place of a retired environment.
@@ -352,7 +353,19 @@ class ShmChannel:
                     group.done.ring()  # another thread may be waiting
                     self._free(group)
 
+    def _map(self, index: int) -> int:
+        """New memory for a group, in the place of what it had; returns its descriptor."""
+        memory = create_memory(self._counts[index] * self.layout.size, f"agentenv-{index}")
+        try:
+            self.arena.attach(self._firsts[index], self._counts[index], memory)
+        except ResourceLimit:
+            os.close(memory)
+            raise
+        return memory
+
     def _wake(self, group: Group) -> None:
+        if group.lost:
+            return
         group.rung = self._ticket
         try:
             os.write(group.wake_fd, RING)
@@ -379,7 +392,7 @@ class ShmChannel:
         self._in_lengths[index] = len(data)
         if len(data) > self.layout.inbox_size:
             group = self.groups[self._group_of[index]]
-            if group is not None:
+            if group is not None and not group.lost:
                 spills.append((group, data))
             return
         start = index * self.layout.size + self.layout.inbox
