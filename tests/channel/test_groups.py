@@ -5,20 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from agentenv.channel import shm
+from agentenv.channel import shm, spill
 from agentenv.channel.contract import PeerLost
 from agentenv.channel.shm import ShmChannel
 from agentenv.errors import ResourceLimit
-from agentenv.wire.slot import Op, plan_slot
+from agentenv.wire import slot
+from agentenv.wire.slot import Flag, Op, plan_slot
 
 
 def fail(*_: Any) -> Any:
     raise ResourceLimit(errno.EMFILE, "Too many open files")
+
+
+def interrupt(*_: Any) -> Any:
+    """As a handler of Ctrl-C does, wherever it is run."""
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -118,3 +125,60 @@ def test_nobody_sleeps_on_a_group_that_was_never_given_its_descriptors(
     channel.attached(0)
     channel.post(Op.STEP, [0], None, timeout_s=60)
     assert not channel.answered(0)
+
+
+def test_who_is_interrupted_while_waiting_leaves_nobody_late(
+    channel: ShmChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel.post(Op.STEP, timeout_s=60)
+    assert channel.deadline is not None
+    monkeypatch.setattr(os, "read", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        channel.wait()
+    monkeypatch.undo()
+    assert channel.deadline is None
+    from_another = threading.Thread(target=channel.post, args=(Op.STEP,), kwargs={"timeout_s": 60})
+    from_another.start()
+    from_another.join()
+    assert channel.deadline is not None
+
+
+def test_whoever_is_lost_leaves_the_others_their_deadline(channel: ShmChannel) -> None:
+    channel.abandon(0)
+    channel.post(Op.STEP, [1, 0], timeout_s=60)
+    with pytest.raises(PeerLost) as caught:
+        channel.wait()
+    assert caught.value.group == 0
+    assert channel.deadline is not None
+    assert channel.late() == [1]
+
+
+def test_who_is_interrupted_while_asking_gives_up_whom_it_owes_the_rest(
+    channel: ShmChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+
+    def send(control: socket.socket, data: bytes) -> None:
+        if sent:
+            interrupt()
+        sent.append(data)
+
+    monkeypatch.setattr(spill, "send", send)
+    large = bytes(channel.layout.inbox_size + 1)
+    with pytest.raises(KeyboardInterrupt):
+        channel.post(Op.CALL, [0, 1], [large, large], timeout_s=60)
+    assert channel.deadline is None
+    channel.post(Op.STEP, timeout_s=60)
+    assert [channel.answered(index) for index in (0, 1)] == [False, True]
+
+
+def test_who_is_interrupted_while_receiving_gives_up_whose_rest_is_to_come(
+    channel: ShmChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel.post(Op.STEP, timeout_s=60)
+    channel.status[0] = Flag.VALUE | Flag.SPILLED
+    channel.arena.column(slot.OUT_LENGTH, "u8")[0] = 5
+    monkeypatch.setattr(spill, "receive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        channel.payload(0)
+    assert [channel.answered(index) for index in (0, 1)] == [True, False]

@@ -19,24 +19,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import get_ident
 
+from agentenv.channel import spill
 from agentenv.channel.arena import Arena, create_memory
 from agentenv.channel.bell import RING, Bell
 from agentenv.channel.contract import PeerLost
 from agentenv.errors import ClosedError, ConcurrentUse, ProtocolError, ResourceLimit
-from agentenv.guest.control import ControlClosed, receive_exactly
+from agentenv.guest.control import ControlClosed
 from agentenv.wire import slot
 from agentenv.wire.slot import Flag, Op, SlotLayout
 from agentenv.wire.spin import ORDERED, Spin
 
 _TWO_THREADS = "another thread is waiting for an answer here: give each thread its own environment"
 _STUCK_S = 0.05
-_TRANSFER_S = 5.0
-_TRANSFER_BYTES_PER_S = 4 << 20
-
-
-def _transfer_timeout_s(length: int) -> float:
-    """How long ``length`` bytes may take on the control socket: far more than they need, but not for ever."""
-    return _TRANSFER_S + length / _TRANSFER_BYTES_PER_S
 
 
 @dataclass(slots=True)
@@ -162,47 +156,54 @@ class ShmChannel:
         if self._user is not None and self._user != me:
             raise ConcurrentUse(_TWO_THREADS)
         self._user = me
-        ticket = self._ticket = self._ticket + 1
         spills: list[tuple[Group, bytes]] = []
-        if members is None:
-            if op is not self._last_op:
-                self._ops[...] = op
-                self._last_op = op
-            if payloads is not None:
-                for index, data in enumerate(payloads):
-                    self._put(index, data, spills)
-            if self._shared_slots:
-                self._tickets[...] = ticket
-            asked = self._everybody
-        else:
-            self._last_op = None
-            for position, index in enumerate(members):
-                self._ops[index] = op
-                self._tickets[index] = ticket
+        try:
+            ticket = self._ticket = self._ticket + 1
+            if members is None:
+                if op is not self._last_op:
+                    self._ops[...] = op
+                    self._last_op = op
                 if payloads is not None:
-                    self._put(index, payloads[position], spills)
-            numbers = dict.fromkeys([self._group_of[index] for index in members])
-            asked = [group for number in numbers if (group := self.groups[number])]
-        self._asked = asked
-        words, wake = self._words, self._wake
-        self._posting = True
-        self.deadline = time.monotonic() + timeout_s
-        # Who looks needs no bell, where ``wait`` follows: it rings once more if the look was over just then.
-        quiet = self._quiet and op is not Op.CLOSE
-        for group in asked:
-            words[group.ticket_at] = ticket
-            self._at = group
-            if not (quiet and words[group.awake_at]):
-                wake(group)
-        self.deadline = time.monotonic() + timeout_s
-        self._posting = False
-        for group, data in spills:
-            self._at = group
-            try:
-                group.control.settimeout(_transfer_timeout_s(len(data)))
-                group.control.sendall(data)
-            except OSError:
-                group.lost = True
+                    for index, data in enumerate(payloads):
+                        self._put(index, data, spills)
+                if self._shared_slots:
+                    self._tickets[...] = ticket
+                asked = self._everybody
+            else:
+                self._last_op = None
+                for position, index in enumerate(members):
+                    self._ops[index] = op
+                    self._tickets[index] = ticket
+                    if payloads is not None:
+                        self._put(index, payloads[position], spills)
+                numbers = dict.fromkeys([self._group_of[index] for index in members])
+                asked = [group for number in numbers if (group := self.groups[number])]
+            self._asked = asked
+            words, wake = self._words, self._wake
+            self._posting = True
+            self.deadline = time.monotonic() + timeout_s
+            # Who looks needs no bell, where ``wait`` follows: it rings once more if the look was over just then.
+            quiet = self._quiet and op is not Op.CLOSE
+            for group in asked:
+                words[group.ticket_at] = ticket
+                self._at = group
+                if not (quiet and words[group.awake_at]):
+                    wake(group)
+            self.deadline = time.monotonic() + timeout_s
+            self._posting = False
+            while spills:
+                group, data = spills[0]
+                self._at = group
+                try:
+                    spill.send(group.control, data)
+                except OSError:
+                    group.lost = True
+                del spills[0]
+        except BaseException:  # such as an interruption: nobody will wait for what was asked
+            for group, _ in spills:
+                group.lost = True  # it takes what comes next for what it was promised
+            self._posting, self._user, self._at, self.deadline = False, None, None, None
+            raise
 
     def refuse_others(self) -> None:
         """See to it that no other thread waits here; see the contract.
@@ -229,8 +230,13 @@ class ShmChannel:
                         raise PeerLost(self._group_of[group.first], timed_out=group.timed_out)
                     read(group.done_fd, 512)  # more than one ring may lie there
                 words[group.quiet_at] = self._quiet
+        except PeerLost:
+            raise  # the others are waited for until the same deadline
         except BlockingIOError:
             raise PeerLost(self._group_of[self._at.first], broken="made its bell non-blocking") from None  # type: ignore[union-attr]  # set in the loop
+        except BaseException:  # such as an interruption: nobody waits any more, so nobody is late
+            self._at = self.deadline = None
+            raise
         finally:
             self._user = None
         self._at = None
@@ -297,13 +303,13 @@ class ShmChannel:
             number = self._group_of[index]
             group = self.groups[number]
             assert group is not None
-            allowed_s = _transfer_timeout_s(length)
             try:
-                return receive_exactly(group.control, length, deadline=time.monotonic() + allowed_s)
-            except TimeoutError:
-                raise ProtocolError(f"promised {length} bytes and did not send them within {allowed_s:.0f} s") from None
+                return spill.receive(group.control, length)
             except (ControlClosed, OSError) as error:
                 raise PeerLost(number) from error
+            except BaseException:
+                group.lost = True  # the rest of it would be read as the next
+                raise
         if length > self.layout.outbox_size:
             raise ProtocolError(f"states {length} bytes in an area of {self.layout.outbox_size}")
         start = index * self.layout.size + self.layout.outbox
