@@ -10,7 +10,7 @@ import itertools
 import os
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,17 +32,14 @@ from agentenv.errors import (
     StepTimeout,
 )
 from agentenv.fleet.context import RunContext
-from agentenv.fleet.evidence import environment_of, full_disks
 from agentenv.fleet.finals import Finals
 from agentenv.fleet.introduction import Introduction, read_introduction
-from agentenv.fleet.reported import readable
-from agentenv.sandbox.cause import classify_exception
+from agentenv.fleet.reported import readable, reported
 from agentenv.sandbox.contract import Copying, ParkedCopy, Sandbox, SandboxSpec, Usage
 from agentenv.sandbox.workbench import Kept
 from agentenv.wire.batch import BatchView
 from agentenv.wire.layout import Writer, plan
 from agentenv.wire.slot import Op, plan_slot
-from agentenv.wire.spaces import first_difference
 from agentenv.wire.spin import SPIN_US
 
 _CLOSE_TIMEOUT_S = 2.0
@@ -108,6 +105,7 @@ class Crew:
             self._open_channel(reseed)
         except BaseException:
             for sandbox in self.sandboxes:
+                context.watch.remove(sandbox)
                 sandbox.destroy()
             raise
 
@@ -140,8 +138,7 @@ class Crew:
         specs = []
         for number in numbers:
             old = self.sandboxes[number]
-            self.context.watch.remove(old)
-            old.destroy()
+            self._discard(number)
             # Forks may live on in the old one, which then keeps its name.
             new_id = f"{old.spec.id[:40]}.anew{next(_anew)}"
             directory = None if origin is None else origin.directory
@@ -149,24 +146,20 @@ class Crew:
         failures: dict[str, SandboxError] = {}
         made = {sandbox.spec.id: sandbox for sandbox in self._create(specs, failures)}
         failed: dict[int, SandboxError] = {}
-        for number, spec in zip(numbers, specs, strict=True):
-            sandbox = made.get(spec.id)
-            if sandbox is None:
-                error = failures[spec.id]
-                failed[number] = readable(error) if isinstance(error, EnvError) else error
-                continue
-            self.sandboxes[number] = sandbox
-            try:
-                self._check_introduction(number)
-                self._attach(number)
-            except SandboxError as error:
-                failed[number] = error
+        try:
+            for number, spec in zip(numbers, specs, strict=True):
+                error = failures.get(spec.id)
+                if error is None:
+                    self.sandboxes[number] = made[spec.id]
+                    error = self._take_in(number)
+                if error is not None:
+                    failed[number] = readable(error) if isinstance(error, EnvError) else error
+        except BaseException:
+            # Alive but not attached, they would count as well and be stepped over in silence.
+            for number, spec in zip(numbers, specs, strict=True):
+                self.sandboxes[number] = made.get(spec.id, self.sandboxes[number])
                 self._discard(number)
-            except BaseException:
-                # Alive but not attached, they would count as well and be stepped over in silence.
-                for each in numbers:
-                    self._discard(each)
-                raise
+            raise
         return failed
 
     def resume_from(self, number: int, parked: ParkedCopy | Kept, reseed: int | None = None) -> None:
@@ -186,14 +179,9 @@ class Crew:
             return
         sandbox, copying = self.sandboxes[number], self.copying(number)
         self.context.watch.remove(sandbox)
+        self.channel.abandon(number)  # until it serves from the copy: nobody watches over it
         copying.renew_control()
-        memory, wake, done = self.channel.attach(number, sandbox.control)
-        try:
-            copying.serve_from(parked, self.attach_message(reseed), [memory, wake, done])
-        finally:
-            os.close(memory)
-        self.channel.attached(number)
-        self.context.watch.add(sandbox, self.channel, number)
+        self._join(number, lambda fds: copying.serve_from(parked, self.attach_message(reseed), fds))
 
     def copying(self, number: int) -> Copying:
         """What the process of a sandbox is copied by, where there are copies of it already."""
@@ -252,22 +240,19 @@ class Crew:
         self.introduction = first
         self.metadata, self.render_mode = first.metadata, first.render_mode
         for number in range(len(self.sandboxes)):
-            if len(self.members) > 1:
-                self._check_introduction(number)
+            if len(self.members) > 1 and (found := self._other_space(number)):
+                index, kind, how = found
+                raise ValueError(
+                    f"environments {self.members[0].id!r} and {self.members[index].id!r} cannot be stepped"
+                    f" together: their {kind}s differ ({how}); give them a vector environment each"
+                )
 
-    def _check_introduction(self, number: int) -> None:
+    def _other_space(self, number: int) -> tuple[int, str, str] | None:
+        """The first environment of a sandbox with another space than the crew's, which space, and how it differs."""
         for position, index in enumerate(self.groups[number]):
-            introduction = self._introduction(number, position)
-            for kind, mine, theirs in (
-                ("observation_space", self.single_observation_space, introduction.observation_space),
-                ("action_space", self.single_action_space, introduction.action_space),
-            ):
-                if theirs != mine:
-                    raise ValueError(
-                        f"environments {self.members[0].id!r} and {self.members[index].id!r} cannot be stepped"
-                        f" together: their {kind}s differ ({first_difference(mine, theirs)}); give them a vector"
-                        " environment each"
-                    )
+            if found := self._introduction(number, position).other_space(self.introduction):
+                return index, *found
+        return None
 
     def _introduction(self, number: int, position: int) -> Introduction:
         """What one environment of a sandbox said of itself, once it has been judged."""
@@ -278,8 +263,7 @@ class Crew:
             )
         except ProtocolError as error:
             cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"described itself wrongly: {error}")
-            self.sandboxes[number].kill(cause)
-            raise self._died(index, cause) from error
+            raise self._ended(index, cause) from error
 
     def _create(self, specs: Sequence[SandboxSpec], failures: dict[str, SandboxError] | None = None) -> list[Sandbox]:
         try:
@@ -315,18 +299,50 @@ class Crew:
         self.action_bytes = column(self.slot.action, np.uint8, (actions.nbytes,))
 
     def _attach(self, number: int, reseed: int | None = None) -> None:
-        sandbox = self.sandboxes[number]
-        memory, wake, done = self.channel.attach(number, sandbox.control)
+        self._join(number, lambda fds: self.sandboxes[number].attach(self.attach_message(reseed), fds))
+
+    def _take_in(self, number: int) -> SandboxError | None:
+        """Have a sandbox that was built again serve; where that fails it is gone, and the error says why."""
+        index = self.groups[number][0]
         try:
-            sandbox.attach(self.attach_message(reseed), [memory, wake, done])
-        finally:
-            os.close(memory)
-        self.channel.attached(number)
-        self.context.watch.add(sandbox, self.channel, number)
+            if found := self._other_space(number):
+                index, kind, how = found
+                detail = f"was built again with another {kind} than before ({how})"
+                raise self._ended(index, Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, detail))
+            self._attach(number)
+        except SandboxError as error:
+            failed = error
+        except OSError as error:
+            detail = f"could not be given its shared memory: {error.strerror or error}"
+            failed = self._ended(index, Cause(CauseKind.START_FAILED, Owner.RESOURCES, detail))
+        else:
+            return None
+        self._discard(number)
+        return failed
+
+    def _join(self, number: int, serve: Callable[[Sequence[int]], None]) -> None:
+        """Give a sandbox shared memory and bells, and watch it; where that fails, nothing is expected of it."""
+        sandbox = self.sandboxes[number]
+        try:
+            memory, wake, done = self.channel.attach(number, sandbox.control)
+            try:
+                serve([memory, wake, done])
+            finally:
+                os.close(memory)
+            self.channel.attached(number)
+            self.context.watch.add(sandbox, self.channel, number)
+        except BaseException:
+            self.context.watch.remove(sandbox)
+            self.channel.abandon(number)
+            raise
 
     def _discard(self, number: int) -> None:
-        self.context.watch.remove(self.sandboxes[number])
-        self.sandboxes[number].destroy()
+        """End a sandbox; whoever waits for it is told at once."""
+        try:
+            self.context.watch.remove(self.sandboxes[number])
+            self.sandboxes[number].destroy()
+        finally:
+            self.channel.abandon(number)
 
     # -- failures
 
@@ -345,51 +361,36 @@ class Crew:
             what = lost.broken or "stopped serving and lives on"
             sandbox.kill(Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"broke the protocol: it {what}"))
         self.channel.abandon(lost.group)
-        cause = sandbox.cause()
-        index = self.groups[lost.group][0]
+        return self._died(self.groups[lost.group][0], sandbox.cause())
+
+    def _broken(self, index: int, what: str) -> SandboxError:
+        number = self.channel.group_of(index)
+        error = self._ended(index, Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"broke the protocol: {what}"))
+        self.channel.interrupt(number)
+        self.channel.abandon(number)
+        return error
+
+    def _ended(self, index: int, cause: Cause) -> SandboxError:
+        """End the sandbox of an environment, and say why."""
+        self._sandbox_of(index).kill(cause)
+        return self._died(index, cause)
+
+    def _died(self, index: int, cause: Cause) -> SandboxError:
         kind: type[SandboxError] = StepTimeout if cause.kind in (CauseKind.TIMEOUT, CauseKind.FROZEN) else SandboxDied
         return kind(
             cause.detail,
             env_id=self.members[index].id,
             cause=cause,
-            output=self.context.output.tail(sandbox.spec.id),
+            output=self.context.output.tail(self._sandbox_of(index).spec.id),
             index=index if self._in_vector else None,
         )
 
-    def _broken(self, index: int, what: str) -> SandboxDied:
-        number = self.channel.group_of(index)
-        cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"broke the protocol: {what}")
-        self.sandboxes[number].kill(cause)
-        self.channel.interrupt(number)
-        self.channel.abandon(number)
-        return self._died(index, cause)
-
-    def _died(self, index: int, cause: Cause) -> SandboxDied:
-        sandbox = next(self.sandboxes[number] for number, group in enumerate(self.groups) if index in group)
-        return SandboxDied(
-            cause.detail,
-            env_id=self.members[index].id,
-            cause=cause,
-            output=self.context.output.tail(sandbox.spec.id),
-            index=index if self._in_vector else None,
-        )
+    def _sandbox_of(self, index: int) -> Sandbox:
+        return next(self.sandboxes[number] for number, group in enumerate(self.groups) if index in group)
 
     def _env_error(self, index: int, texts: tuple[str, str, str]) -> EnvError:
-        name, message, trace = texts
-        sandbox = self.sandboxes[self.channel.group_of(index)]
-        sandbox_id, pid = sandbox.spec.id, environment_of(sandbox)
-        self.context.output.drain(sandbox_id)
-        return readable(
-            EnvError(
-                env_id=self.members[index].id,
-                cause=classify_exception(name, message, full_disks=full_disks(pid) if pid is not None else ()),
-                type_name=name,
-                message=message,
-                traceback_text=trace,
-                output=self.context.output.tail(sandbox_id),
-                index=index if self._in_vector else None,
-            )
-        )
+        place = index if self._in_vector else None
+        return reported(texts, self.members[index].id, self._sandbox_of(index), self.context.output, place)
 
 
 def _wait_for_end(pidfd: int, ends: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from gymnasium import Space
 
-from agentenv.wire.spaces import rebuild
+from agentenv.wire.spaces import first_difference, rebuild
 
 _SPEC_ID = re.compile(r"(?:[\w-]{1,100}/)?[\w.-]{1,100}-v\d{1,9}", re.ASCII)
 
@@ -36,6 +36,16 @@ class Introduction:
     render_mode: str | None
     spec_id: str | None
     max_episode_steps: int | None
+
+    def other_space(self, expected: Introduction) -> tuple[str, str] | None:
+        """Which space is another one than expected, and how it differs; None where both are the same."""
+        for kind, mine, theirs in (
+            ("observation_space", expected.observation_space, self.observation_space),
+            ("action_space", expected.action_space, self.action_space),
+        ):
+            if theirs != mine:
+                return kind, str(first_difference(mine, theirs))
+        return None
 
 
 def read_introduction(record: Mapping[str, Any], *, max_bytes: int) -> Introduction:

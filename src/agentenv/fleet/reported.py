@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agentenv.errors import EnvError
+from agentenv.fleet.evidence import environment_of, full_disks
+from agentenv.sandbox.cause import classify_exception
+from agentenv.sandbox.contract import Output, Sandbox
 from agentenv.telemetry.text import one_line, printable
 
 READ_ONLY = "Read-only file system"
@@ -16,6 +19,32 @@ READ_ONLY_HINT = "hint: in a sandbox only /tmp and /dev/shm are writable (and /o
 _NOT_FOUND = "agentenv.guest.maker.EnvironmentNotFound"
 _NAME_LIMIT = 200
 _TEXT_LIMIT = 65536
+
+
+def reported(texts: tuple[str, str, str], env_id: str, sandbox: Sandbox, output: Output, index: int | None) -> EnvError:
+    """The error to raise for an exception that an environment which lives on reported.
+
+    Args:
+        texts: The class's qualified name, the message and the traceback.
+        env_id: Of the environment.
+        sandbox: Where it lives.
+        output: Of the sandbox.
+        index: Its position in a vector environment, or None.
+    """
+    name, message, trace = texts
+    sandbox_id, pid = sandbox.spec.id, environment_of(sandbox)
+    output.drain(sandbox_id)
+    return readable(
+        EnvError(
+            env_id=env_id,
+            cause=classify_exception(name, message, full_disks=full_disks(pid) if pid is not None else ()),
+            type_name=name,
+            message=message,
+            traceback_text=trace,
+            output=output.tail(sandbox_id),
+            index=index,
+        )
+    )
 
 
 def readable(error: EnvError) -> EnvError:
