@@ -98,7 +98,9 @@ class Watch:
                     return
                 for fd, _ in events:
                     watched = self._watched.get(fd)
-                    if watched is not None and not watched.ending:  # else whoever ends it says so, and why
+                    # Asked once more: what was seen before the lock was held may have been another's descriptor. Who is
+                    # ending is left to whoever ends it, who says so, and why.
+                    if watched is not None and not watched.ending and _has_ended(fd):
                         watched.channel.interrupt(watched.group)
                 late = self._find_late(time.monotonic())
                 self._enders = [thread for thread in self._enders if thread.is_alive()]
@@ -167,6 +169,12 @@ class Watch:
 
     def _is_watched(self, watched: Watched) -> bool:
         return any(other is watched for other in self._watched.values())
+
+
+def _has_ended(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def _is_late(watched: Watched, now: float) -> bool:
