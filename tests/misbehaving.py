@@ -99,6 +99,14 @@ class LargeInfo(Base):
         return {"blob": "y" * (1 << 20)}
 
 
+class DeepInfo(Base):
+    def info(self) -> dict[str, Any]:
+        info: dict[str, Any] = {"seen": {1}}  # nested as deeply as may be sent
+        for _ in range(62):
+            info = {"in": info}
+        return info
+
+
 def always_one(observation: Any, action_space: Any) -> int:
     return 1
 

@@ -91,6 +91,11 @@ def test_large_infos_are_taken(command) -> None:
     assert one(summary, "a")["steps"] == 5
 
 
+def test_infos_nested_as_deeply_as_may_be_sent_are_taken(command) -> None:
+    summary = command.run(command.config('id = "a"\nenv = "misbehaving:DeepInfo"', HEALTHY))
+    assert one(summary, "a")["steps"] == 5
+
+
 def test_output_of_any_kind_is_kept_raw_and_shown_clean(command) -> None:
     summary = command.run(command.config('id = "a"\nenv = "misbehaving:Talks"\nmemory_mb = 256'))
     place = RunDir.open(Path(summary["run_dir"])).environment("a")

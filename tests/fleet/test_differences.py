@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from agentenv.errors import ProtocolError
 from agentenv.fleet.differences import (
     Difference,
     EpisodeRecord,
@@ -20,6 +21,7 @@ from agentenv.fleet.digests import Digester, StepDigest, canonical
 from agentenv.wire.layout import Writer, plan
 from agentenv.wire.opaque import Opaque
 from agentenv.wire.slot import Flag
+from agentenv.wire.values import MAX_DEPTH, decode, encode
 
 SPACE = spaces.Dict({"place": spaces.Box(-1, 1, (3,), np.float32), "key": spaces.Discrete(4)})
 VALUE = {"place": np.array([0.1, 0.2, 0.3], np.float32), "key": 2}
@@ -105,6 +107,25 @@ def test_the_order_of_a_set_and_the_address_of_an_object_do_not_count() -> None:
     assert canonical({"seen": one}) != canonical({"seen": one - {"w1"}})
     objects = [Opaque("a.B", f"<a.B object at 0x7f{n}>") for n in (1, 2)]
     assert canonical(objects[0]) == canonical(objects[1]) != canonical(Opaque("a.C", "<a.C object at 0x7f1>"))
+
+
+def test_what_may_be_sent_has_a_digest_however_deep_it_is() -> None:
+    value: object = {1, 2}
+    for _ in range(MAX_DEPTH - 1):
+        value = [value]
+    assert encode(value)
+    assert canonical(value) == canonical(decode(encode(value), max_bytes=1 << 16))
+    with pytest.raises(ValueError, match="nested deeper"):
+        encode([value])
+    told = digest(info={"deep": value[0]})  # type: ignore[index]  # a list
+    assert told.info != digest(info={"deep": value[0][0]}).info  # type: ignore[index]  # a list of lists
+
+
+def test_an_answer_that_cannot_be_put_in_order_is_a_breach_of_the_protocol() -> None:
+    cycle: list[object] = []
+    cycle.append(cycle)
+    with pytest.raises(ProtocolError, match="cannot be put in order: ValueError"):
+        digest(info={"cycle": cycle})
 
 
 def test_the_first_row_that_differs() -> None:

@@ -225,6 +225,52 @@ def test_depth_is_bounded_on_both_sides() -> None:
         encode({key: 1})
 
 
+DEEPEST = {
+    "an array of two dimensions": np.ones((1, 2)),
+    "an array of objects, which is a level": np.array([None, 1], object),
+    "a float64": np.float64(1.5),
+    "a NaN": math.nan,
+    "a set": {1, 2},
+    "a mapping": {1: 2},
+    "a description": Opaque("a.B", "b"),
+    "a complex": 1j,
+    "a graph": GraphInstance(np.ones((2, 3), np.float32), None, None),
+    "a text that JSON cannot carry": "\ud800",
+    "an empty list": [],
+    "a text full of brackets": "[{" * 100,
+}
+
+
+@pytest.mark.parametrize("name", DEEPEST)
+def test_what_may_be_encoded_may_be_decoded_and_nothing_deeper(name: str) -> None:
+    leaf = DEEPEST[name]
+    deepest = None
+    for levels in range(MAX_DEPTH - 2, MAX_DEPTH + 3):
+        value = leaf
+        for _ in range(levels):
+            value = [value]
+        try:
+            data = encode(value)
+        except ValueError:
+            # As an environment would send it that does not count.
+            with pytest.raises(ProtocolError):
+                decode(encode(value, extra_levels=MAX_DEPTH), max_bytes=LIMIT)
+        else:
+            assert encode(decode(data, max_bytes=LIMIT)) == data
+            deepest = levels
+    assert deepest in (MAX_DEPTH - 1, MAX_DEPTH)
+
+
+def test_dicts_alone_are_bounded_like_everything_else() -> None:
+    for levels, fits in ((MAX_DEPTH, True), (MAX_DEPTH + 1, False)):
+        data = message('{"a":' * levels + "1" + "}" * levels)
+        if fits:
+            assert encode(decode(data, max_bytes=LIMIT)) == data
+        else:
+            with pytest.raises(ProtocolError, match="at most 64 levels"):
+                decode(data, max_bytes=LIMIT)
+
+
 @pytest.mark.parametrize("kind", [list, dict, "array"])
 def test_cycle_is_refused(kind: object) -> None:
     cycle: object

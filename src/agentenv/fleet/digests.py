@@ -8,6 +8,7 @@ addresses in the description of an object are taken out.
 
 from __future__ import annotations
 
+import logging
 import re
 import struct
 from collections.abc import Sequence
@@ -16,11 +17,14 @@ from hashlib import blake2b
 from typing import Any
 from zlib import crc32
 
+from agentenv.errors import ProtocolError
 from agentenv.wire.opaque import Opaque
 from agentenv.wire.plan import SpaceLayout, name_path
 from agentenv.wire.slot import Flag
-from agentenv.wire.values import encode
+from agentenv.wire.values import MAX_DEPTH, encode
 from agentenv.wire.views import Bytes
+
+logger = logging.getLogger("agentenv.fleet")
 
 DIGEST_BYTES = 8
 ENDS = int(Flag.TERMINATED | Flag.TRUNCATED)
@@ -87,18 +91,21 @@ class Digester:
             flags: Its flags; those that are not of ``ENDS`` are ignored.
             info: Its info.
             variable: The parts of the observation of variable size.
+
+        Raises:
+            ProtocolError: The info or a part of variable size cannot be put in order.
         """
         ends = flags & ENDS
         parts = tuple([crc32(leaf) for leaf in self._leaves])
         whole = blake2b(_HEAD.pack(reward, ends), digest_size=DIGEST_BYTES)
         whole.update(self._block if self._whole else struct.pack(f"<{len(parts)}I", *parts))
         if variable:
-            described = canonical(list(variable))
+            described = _describe(list(variable))
             whole.update(described)
             parts = (*parts, crc32(described))
         told = 0
         if info:
-            described = canonical(info)
+            described = _describe(info)
             whole.update(described)
             told = crc32(described)
         if self._folded:
@@ -107,9 +114,23 @@ class Digester:
 
 
 def canonical(value: Any) -> bytes:
-    """Plain data as bytes that are the same in every process, whatever the order of its sets."""
-    found = encode(value)
-    return encode(_ordered(value)) if any(sign in found for sign in _UNORDERED) else found
+    """Plain data as bytes that are the same in every process, whatever the order of its sets.
+
+    Whatever was decoded has such bytes: a set that is put in order takes a level more than may be sent.
+    """
+    found = encode(value, extra_levels=MAX_DEPTH)
+    if not any(sign in found for sign in _UNORDERED):
+        return found
+    return encode(_ordered(value), extra_levels=MAX_DEPTH)
+
+
+def _describe(value: Any) -> bytes:
+    try:
+        return canonical(value)
+    except Exception as error:
+        # Whoever sent it answers for it; what is behind it may be a fault of ours all the same.
+        logger.debug("an answer cannot be put in order", exc_info=True)
+        raise ProtocolError(f"an answer that cannot be put in order: {type(error).__name__}: {error}"[:500]) from error
 
 
 def _ordered(value: Any) -> Any:

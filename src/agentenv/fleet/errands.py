@@ -7,6 +7,7 @@ has not sent everything after a while is ended; how long the rest may take is wa
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from queue import Empty, SimpleQueue
 
 from agentenv.errors import AgentEnvError, Cause, CauseKind, Owner
 from agentenv.fleet.player import Player
+
+logger = logging.getLogger("agentenv.fleet")
 
 _THREADS = 8
 _DEADLINE_S = 10.0
@@ -85,7 +88,10 @@ class Errands:
         error: Exception | None = None
         try:
             errand()
-        except (AgentEnvError, OSError) as raised:
+        except Exception as raised:
+            # Nobody would ever hear of this player again: whatever it was ends this one, and no other.
+            if not isinstance(raised, (AgentEnvError, OSError)):
+                logger.debug("%s: unexpected", player.progress.env_id, exc_info=True)
             error = raised
         self._done.put(Errand(player, taken, error))
         self._notify()

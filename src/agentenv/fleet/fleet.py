@@ -15,7 +15,7 @@ from typing import Any
 
 from agentenv.channel.contract import PeerLost
 from agentenv.config import EnvironmentConfig
-from agentenv.errors import ClosedError, ProtocolError, SandboxError
+from agentenv.errors import ClosedError, ProtocolError, SandboxDied, SandboxError
 from agentenv.fleet.answers import Answer, as_error_texts, read_answer
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.crew import Crew
@@ -234,6 +234,10 @@ class Fleet(Crew):
         if failure is not None:
             raise failure
         return found
+
+    def reject(self, index: int, what: str) -> SandboxDied:
+        """End an environment whose answer was taken and cannot be used; returns the error to raise."""
+        return self._broken(index, what)
 
     def call(self, op: Op, arguments: Any, members: Sequence[int], timeout_s: float) -> list[Any]:
         """Ask each of some environments the same thing and return their values.

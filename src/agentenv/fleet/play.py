@@ -236,7 +236,7 @@ class Play:
                     self._bells.mute(player)
                     self._errands.ask(player)
                 return
-        except PolicyError as error:
+        except (PolicyError, SandboxError) as error:
             self._lose(player, error)
             return
         whole = player.progress.episodes >= player.progress.wanted

@@ -19,7 +19,7 @@ import numpy as np
 
 from agentenv.channel.shm import Group
 from agentenv.config import EnvironmentConfig
-from agentenv.errors import InvalidAction, SandboxError
+from agentenv.errors import InvalidAction, ProtocolError, SandboxError
 from agentenv.fleet.answers import Answer
 from agentenv.fleet.digests import Digester
 from agentenv.fleet.fleet import Fleet
@@ -168,9 +168,13 @@ class Player:
 
         Raises:
             PolicyError: The policy raised or its action does not fit.
+            SandboxDied: The answer cannot be used; the environment was ended for that.
         """
         reward = float(self._channel.rewards[0]) if self._stepping else 0.0
-        step = self._digester.read(reward, self._status, self._answer.info, self._answer.observation)
+        try:
+            step = self._digester.read(reward, self._status, self._answer.info, self._answer.observation)
+        except ProtocolError as error:
+            raise self.fleet.reject(0, str(error)) from error
         if self._following is None:
             self._trace.add(*self._taken, step)
         elif reason := self._following.answer(step):

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from agentenv.config import Config, EnvironmentConfig
-from agentenv.errors import ConfigError, EnvError, Problem, SandboxError, counted
+from agentenv.errors import ConfigError, EnvError, Problem, ProtocolError, SandboxError, counted
 from agentenv.fleet.answers import Answer
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.differences import Difference, describe, unlike
@@ -175,7 +175,10 @@ class Replayer(AbstractContextManager["Replayer"]):
         answer = fleet.answer(0) if status & PAYLOAD else Answer({})
         status = int(fleet.channel.status[0])  # if it died before all of that was read, it has answered again
         reward = float(fleet.channel.rewards[0]) if row else 0.0
-        return self._digester.read(reward, status, answer.info, answer.observation)
+        try:
+            return self._digester.read(reward, status, answer.info, answer.observation)
+        except ProtocolError as error:
+            raise fleet.reject(0, str(error)) from error
 
     def render(self) -> Frame:
         """A frame of the environment as it stands: uint8, shape (height, width, 3).

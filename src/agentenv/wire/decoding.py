@@ -21,11 +21,13 @@ from gymnasium.spaces import GraphInstance
 from agentenv.errors import ProtocolError, counted
 from agentenv.wire.dtypes import parse_dtype
 from agentenv.wire.opaque import Opaque
-from agentenv.wire.source import MAX_NESTING, Source, check_text
+from agentenv.wire.sink import MAX_DEPTH
+from agentenv.wire.source import Source, check_text
 
 _MAX_DIMENSIONS = 64
 _HEADER_LENGTH = Struct("<I")
 _DOUBLE = Struct("<d")
+_NESTING_TAGS = frozenset("ltmszcgo?")
 _PLAIN = frozenset({int, str, float, bool, type(None)})
 # The stubs do not have it.
 _scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
@@ -56,11 +58,12 @@ def decode(data: bytes | memoryview, *, max_bytes: int) -> object:
         if payload > size:
             raise ProtocolError(f"expected a header of at most {size - 4} bytes, got one that claims {length}")
         text = str(data[4 : 4 + length], "ascii")
-        if length > MAX_NESTING:
-            check_text(text)
+        deep = length > MAX_DEPTH and check_text(text)
         tree, end = _scan(text, 0)
         if end != length:
             raise ProtocolError(f"expected the header to end after {end} characters, got {length}")
+        if deep and _levels(tree) > MAX_DEPTH:
+            raise ProtocolError(f"expected values nested at most {MAX_DEPTH} levels deep")
         if "[" not in text and payload == size:
             return tree
         source = Source(data, payload, size)
@@ -75,6 +78,15 @@ def decode(data: bytes | memoryview, *, max_bytes: int) -> object:
     if source.cursor != size:
         raise ProtocolError(f"expected {source.cursor} bytes in all, got {size}")
     return value
+
+
+def _levels(node: Any) -> int:
+    """How many levels of values in values a header holds, counted as ``encode`` counts them."""
+    if type(node) is dict:
+        return 1 + max(map(_levels, node.values()), default=0)
+    if type(node) is list and node and type(node[0]) is str and node[0] in _NESTING_TAGS:
+        return 1 + max(map(_levels, node), default=0)
+    return 0
 
 
 def _value(node: Any, source: Source) -> Any:

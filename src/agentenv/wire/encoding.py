@@ -16,9 +16,8 @@ import numpy as np
 from gymnasium.spaces import GraphInstance
 
 from agentenv.wire.opaque import Opaque, describe_object
-from agentenv.wire.sink import PADS, Sink, has_surrogates
+from agentenv.wire.sink import MAX_DEPTH, PADS, Sink, has_surrogates
 
-MAX_DEPTH = 64
 _HEADER_LENGTH = Struct("<I")
 _DOUBLE = Struct("<d")
 _EMPTY_DICT = _HEADER_LENGTH.pack(2) + b"{}" + PADS[2]
@@ -28,12 +27,16 @@ _quote: Callable[[str], str] = encode_basestring_ascii
 _Encoder = Callable[[Any, int, Sink], str]
 
 
-def encode(value: object) -> bytes:
+def encode(value: object, *, extra_levels: int = 0) -> bytes:
     """Encode a value so that ``decode`` gives it back with its types.
 
     Kept exactly: None, bool, int (up to 4300 digits), float, complex, str, bytes, list, tuple, dict, set, frozenset,
     numpy arrays of kinds b i u f c S U M m and of objects, numpy scalars, ``GraphInstance`` and ``Opaque``. A subclass
     of one of the Python types becomes that type (an ``IntEnum`` an int). Everything else becomes an ``Opaque``.
+
+    Args:
+        value: The value.
+        extra_levels: Levels that it may have beyond those that ``decode`` takes: for bytes that nobody decodes.
 
     Raises:
         ValueError: The value is nested deeper than 64 levels or contains itself, or holds more than 4096 set elements
@@ -42,7 +45,7 @@ def encode(value: object) -> bytes:
     if type(value) is dict and not value:
         return _EMPTY_DICT
     sink = Sink()
-    header = _text(value, 0, sink).encode("ascii")
+    header = _text(value, -extra_levels, sink).encode("ascii")
     length = len(header)
     head = _HEADER_LENGTH.pack(length) + header + PADS[(4 - length) % 8]
     return b"".join((head, *sink.chunks)) if sink.chunks else head

@@ -8,6 +8,9 @@ MAX_HASHED = 4096
 """Most set elements and non-string dict keys in one message: hashes of numbers can be made to collide on purpose, and
 the receiver's work grows with the square of their number."""
 
+MAX_DEPTH = 64
+"""Most levels of values in values, on both sides: what was decoded can be encoded again."""
+
 PADS = tuple(bytes(n) for n in range(8))
 
 

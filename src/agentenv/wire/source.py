@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from agentenv.errors import ProtocolError, counted
-from agentenv.wire.sink import MAX_HASHED
+from agentenv.wire.sink import MAX_DEPTH, MAX_HASHED
 
-MAX_NESTING = 80
+MAX_NESTING = MAX_DEPTH + 2  # the deepest value may be an array, whose shape stands in brackets of its own
 _LONG_DIGITS = re.compile(r"(?<![0-9])[0-9]{4301}")  # tried once per run of digits, not once per digit
 # The closing quote is optional so that no scan restarts. Older Pythons, which only run in images and read what the host
 # wrote, keep a way back for every character.
@@ -71,17 +71,22 @@ class Source:
             raise ProtocolError(f"expected at most {MAX_HASHED} set elements and non-string keys in a message")
 
 
-def check_text(text: str) -> None:
+def check_text(text: str) -> bool:
     """Refuse headers that would make the parser recurse deeply or convert numbers for minutes.
 
+    Returns:
+        Whether it nests deeper than 64 levels, of which two may be an array's: the values' own are then to be counted.
+
     Raises:
-        ProtocolError: It nests deeper than 80 levels or holds a number of more than 4300 digits.
+        ProtocolError: It nests deeper than 66 levels or holds a number of more than 4300 digits.
     """
     if len(text) > 4300 and _LONG_DIGITS.search(text):
         raise ProtocolError("expected numbers of at most 4300 digits")
-    if text.count("[") + text.count("{") <= MAX_NESTING:
-        return
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
     brackets = np.frombuffer(_NOT_BRACKETS.sub("", _QUOTED.sub("", text)).encode("ascii"), np.uint8)
     steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
-    if len(steps) and int(np.cumsum(steps).max()) > MAX_NESTING:
+    deepest = int(np.cumsum(steps).max()) if len(steps) else 0
+    if deepest > MAX_NESTING:
         raise ProtocolError(f"expected at most {MAX_NESTING} levels of nesting")
+    return deepest > MAX_DEPTH

@@ -14,8 +14,8 @@ text. Nothing is ever imported, called or evaluated on its behalf.
 from __future__ import annotations
 
 from agentenv.wire.decoding import decode
-from agentenv.wire.encoding import MAX_DEPTH, encode
+from agentenv.wire.encoding import encode
 from agentenv.wire.opaque import Opaque
-from agentenv.wire.sink import MAX_HASHED
+from agentenv.wire.sink import MAX_DEPTH, MAX_HASHED
 
 __all__ = ["MAX_DEPTH", "MAX_HASHED", "Opaque", "decode", "encode"]
