@@ -15,6 +15,7 @@ import pytest
 
 from agentenv import AgentENV, AgentVectorEnv, SandboxDied, StepTimeout
 from agentenv.errors import CauseKind
+from agentenv.fleet import repetition
 from agentenv.fleet.pacing import LEAST_GROUPS, Pace, Pacing
 from agentenv.testing import exact, traces
 from agentenv.testing.leftovers import becomes_true
@@ -135,6 +136,29 @@ def test_who_is_looked_at_instead_of_woken_comes_back_as_well(how: Callable[[Any
 def test_every_rung_of_the_ladder_leads_back(env: str, how: Callable[[Any, int], None]) -> None:
     keys = {"checkpoint_every": 20}
     assert_same(disturbed(env, how, every=41, **keys)[0], quiet(env, **keys))
+
+
+@pytest.mark.parametrize("how", [kill_worker, kill_cell])
+def test_a_past_is_repeated_in_as_many_goes_as_it_takes(
+    how: Callable[[Any, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repetition, "MOST_AT_ONCE", 7)
+    keys = {"checkpoint_every": "never"}
+    assert_same(disturbed("frail:Walk", how, every=67, **keys)[0], quiet("frail:Walk", **keys))
+
+
+def test_a_past_longer_than_an_answer_may_be_is_repeated_whole() -> None:
+    # 44,000 outcomes of 24 bytes are more than the 1 MiB that is accepted at once.
+    keys: dict[str, Any] = {"max_message_mb": 1, "checkpoint_every": "never", "autoreset_mode": "Disabled", **ENDLESS}
+    vec = AgentVectorEnv.from_env("frail:Walk", num_envs=1, seed=SEED, env_kwargs={"length": 1 << 20}, **keys)
+    vec.reset(seed=SEED)
+    for _ in range(44_000):
+        vec.step(np.zeros(1, np.int64))
+    kill_worker(vec, 0)
+    *_, truncated, infos = vec.step(np.zeros(1, np.int64))
+    assert not truncated.any(), infos
+    assert vec.get_attr("steps") == (44_001,)
+    vec.close()
 
 
 @pytest.mark.parametrize("per_sandbox", [2, 3])

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentenv import AgentENV, AgentVectorEnv, Snapshot, SnapshotError, load_snapshot
+from agentenv.fleet import repetition
 from agentenv.testing import exact, traces
 
 ENDLESS: dict[str, Any] = {"max_restarts": 100_000, "restart_backoff_s": 0.0}
@@ -73,6 +74,16 @@ def test_going_back_leads_to_the_same_future(how: Any) -> None:
             exact.assert_same(future(env), expected)
         snapshot.close()
         snapshot.close()
+
+
+def test_what_led_to_a_snapshot_is_done_again_in_as_many_goes_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repetition, "MOST_AT_ONCE", 3)
+    with begun(WAYS["replay"]) as env:
+        snapshot = env.snapshot()
+        assert snapshot.how == "replay"
+        expected = future(env)
+        env.restore(snapshot)
+        exact.assert_same(future(env), expected)
 
 
 @pytest.mark.parametrize("how", WAYS)

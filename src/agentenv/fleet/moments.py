@@ -16,7 +16,7 @@ from agentenv.channel.contract import PeerLost
 from agentenv.errors import AgentEnvError, SandboxError, SnapshotError
 from agentenv.fleet.bases import State, copy_refusal
 from agentenv.fleet.journal import Past
-from agentenv.fleet.repetition import difference
+from agentenv.fleet.repetition import difference, repeat
 from agentenv.sandbox.contract import ParkedCopy, Sandbox
 from agentenv.sandbox.workbench import Kept
 from agentenv.wire.slot import Op
@@ -302,8 +302,11 @@ def _repeat(fleet: Fleet, index: int, number: int, moment: Moment, seed: int | N
     if failed:
         raise failed[number]
     member = fleet.members[index]
-    losses = fleet.ask(Op.REPLAY, [index], [encode(past.segments)], member.reset_timeout_s + 2 * fleet.busy_s)
-    wrong = "it died" if losses else difference(past.outcomes, past.binding, fleet.value(index))
+    answers, losses = repeat(fleet, {index: past}, member.reset_timeout_s + 2 * fleet.busy_s)
+    answer = answers.get(index)
+    if isinstance(answer, SandboxError):
+        raise answer
+    wrong = "it died" if losses else difference(past.outcomes, past.binding, answer)
     if wrong:
         raise SnapshotError(f"{member.id}: doing again what led to the snapshot does not lead there: {wrong}")
     if seed is None:
