@@ -16,13 +16,13 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from threading import get_ident
 
 from agentenv.channel import spill
 from agentenv.channel.arena import Arena, create_memory
 from agentenv.channel.bell import RING, Bell
 from agentenv.channel.contract import PeerLost
+from agentenv.channel.group import Group
 from agentenv.errors import ClosedError, ConcurrentUse, ProtocolError, ResourceLimit
 from agentenv.guest.control import ControlClosed
 from agentenv.wire import slot
@@ -31,34 +31,6 @@ from agentenv.wire.spin import ORDERED, Spin
 
 _TWO_THREADS = "another thread is waiting for an answer here: give each thread its own environment"
 _STUCK_S = 0.05
-
-
-@dataclass(slots=True)
-class Group:
-    """One sandbox's side of the channel.
-
-    Attributes:
-        first: Position of its first environment.
-        ticket_at, done_at, quiet_at, awake_at: Where its four words lie, in words from the start of the arena.
-        wake_fd, done_fd: The ends of the bells that the host uses at every step.
-        rung: The last ticket for which it was rung.
-        lost: It is dead or was ended, or nothing is expected of it, yet or any more. It is not rung, nor waited for.
-        timed_out: It was ended for being late.
-    """
-
-    first: int
-    control: socket.socket
-    wake: Bell
-    done: Bell
-    ticket_at: int
-    done_at: int
-    quiet_at: int
-    awake_at: int
-    wake_fd: int
-    done_fd: int
-    rung: int = 0
-    lost: bool = True
-    timed_out: bool = False
 
 
 class ShmChannel:

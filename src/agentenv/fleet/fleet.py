@@ -15,7 +15,7 @@ from typing import Any
 
 from agentenv.channel.contract import PeerLost
 from agentenv.config import EnvironmentConfig
-from agentenv.errors import ClosedError, ProtocolError, SandboxDied, SandboxError
+from agentenv.errors import ClosedError, ProtocolError, SandboxError
 from agentenv.fleet.answers import Answer, as_error_texts, read_answer
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.crew import Crew
@@ -235,7 +235,7 @@ class Fleet(Crew):
             raise failure
         return found
 
-    def reject(self, index: int, what: str) -> SandboxDied:
+    def reject(self, index: int, what: str) -> SandboxError:
         """End an environment whose answer was taken and cannot be used; returns the error to raise."""
         return self._broken(index, what)
 

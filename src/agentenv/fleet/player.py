@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from agentenv.channel.shm import Group
+from agentenv.channel.group import Group
 from agentenv.config import EnvironmentConfig
 from agentenv.errors import InvalidAction, ProtocolError, SandboxError
 from agentenv.fleet.answers import Answer
