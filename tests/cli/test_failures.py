@@ -57,6 +57,17 @@ def test_who_answers_and_rings_no_bell_is_late(command, deed: str) -> None:
     assert one(summary, "bad")["cause"]["kind"] == "timeout"
 
 
+def test_who_says_that_it_cannot_be_made_ends_nobody_else(command) -> None:
+    """What is said by whoever carries an environment says nothing of this host."""
+    subject = 'env = "agentenv.testing.hostile.env:Subject"\nenv_kwargs = { deed = "construct:introduce_failure" }'
+    summary = command.run(command.config(HEALTHY, f'id = "bad"\n{subject}'), code=1)
+    assert [one(summary, f"healthy-{i}")["state"] for i in range(2)] == ["done", "done"]
+    cause = one(summary, "bad")["cause"]
+    assert (cause["kind"], cause["owner"]) == ("start_failed", "environment")
+    assert "this host is broken" in cause["detail"]
+    assert "\x1b" not in cause["detail"]
+
+
 def test_every_environment_may_fail(command) -> None:
     summary = command.run(command.config('id = "a"\nenv = "misbehaving:FailsToBuild"\ncount = 4'), code=1)
     assert [e["cause"]["kind"] for e in summary["environments"]] == ["start_failed"] * 4

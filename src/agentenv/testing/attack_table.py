@@ -162,6 +162,7 @@ _CONSTRUCT = [
     ),
     Attack("introduce_error_of_numbers", "construct", _START, _PROCESS),
     Attack("introduce_escapes", "construct", _START, _PROCESS),
+    Attack("introduce_failure", "construct", _START, _PROCESS),
     Attack("introduce_wrong_types", "construct", _ON, _PROCESS),
     Attack("introduce_odd_id", "construct", _ON, _PROCESS),
     Attack("introduce_by_a_child", "construct", _LIE, _PROCESS),

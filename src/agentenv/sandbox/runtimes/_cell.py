@@ -82,11 +82,7 @@ class CellSandbox(Tenant):
         except (ControlClosed, ValueError, OSError) as error:
             raise self._lost_at_birth() from error
         if "failed" in message:
-            raise RuntimeUnavailable(
-                f"sandbox {self.spec.id!r} cannot be made: {message['failed']}",
-                "see `agentenv runtimes`; user or network namespaces may be limited (sysctl user.max_user_namespaces,"
-                " user.max_net_namespaces)",
-            )
+            raise self._unmade(message["failed"])
         try:
             self._first = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -140,6 +136,10 @@ class CellSandbox(Tenant):
             cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"sent something that is not the protocol: {error}")
             self.kill(cause)
             raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._house.tail()) from error
+        if "failed" in message and pid == self.pid and self.end_shell is None:
+            # Its first process says so, and nothing of the environment has run. In a shell of its own, where the
+            # environment could end that process and take its number, it does nothing that could fail.
+            raise self._unmade(message["failed"])
         self.control.settimeout(None)
         ask_for_credentials(self.control, False)
         try:
@@ -268,6 +268,13 @@ class CellSandbox(Tenant):
     def _lost_at_birth(self) -> SandboxDied:
         cause = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, "was killed from outside before it could report")
         return SandboxDied(cause.detail, env_id=self.spec.id, cause=cause)
+
+    def _unmade(self, reason: object) -> RuntimeUnavailable:
+        return RuntimeUnavailable(
+            f"sandbox {self.spec.id!r} cannot be made: {reason}",
+            "see `agentenv runtimes`; user or network namespaces may be limited (sysctl user.max_user_namespaces,"
+            " user.max_net_namespaces)",
+        )
 
     def _late(self, doing: str) -> StepTimeout:
         limit = self.spec.start_timeout_s

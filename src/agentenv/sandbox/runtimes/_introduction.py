@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentenv.errors import Cause, CauseKind, EnvError, Owner, ProtocolError, RuntimeUnavailable
+from agentenv.errors import Cause, CauseKind, EnvError, Owner, ProtocolError, SandboxDied
 from agentenv.sandbox.contract import SandboxSpec
+
+_MOST_WORDS = 300
 
 
 def read_introductions(
@@ -20,12 +22,15 @@ def read_introductions(
         output: Gives the last lines of its output, for errors.
 
     Raises:
-        RuntimeUnavailable: The sandbox could not be made.
+        SandboxDied: It says that it cannot be made, which anybody in there may say.
         EnvError: An environment's constructor raised.
         ProtocolError: It is no introduction.
     """
-    if "failed" in message:
-        raise RuntimeUnavailable(f"sandbox {spec.id!r} cannot be made: {message['failed']}")
+    failed = message.get("failed")
+    if isinstance(failed, str):
+        detail = f"it says of itself that it cannot be made: {failed[:_MOST_WORDS]!r}"
+        cause = Cause(CauseKind.START_FAILED, Owner.ENVIRONMENT, detail)
+        raise SandboxDied(detail, env_id=spec.id, cause=cause, output=output())
     error_texts = message.get("error")
     if isinstance(error_texts, list) and len(error_texts) == 3:
         name, text, trace = (str(part) for part in error_texts)

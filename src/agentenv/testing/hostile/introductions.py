@@ -85,6 +85,7 @@ INTRODUCTIONS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "introduce_no_space": _introduce(_said(observation="Discrete")),
     "introduce_error_of_numbers": _introduce({"error": [1, 2, 3]}),
     "introduce_escapes": _introduce({"error": ["\x1b[2Jname", "\x1b]0;x\x07message", "\x1b[31mtrace"]}),
+    "introduce_failure": _introduce({"failed": "\x1b[2J\x1b]0;x\x07this host is broken"}),
     "introduce_wrong_types": _introduce(
         _said(metadata={"render_modes": 5, "x": [1]}, render_mode={"a": 1}, spec_id=["x"])
     ),
