@@ -130,3 +130,9 @@ class Remembering:
     def __call__(self, observation: Any, action_space: Any) -> int:
         assert observation.shape == (1,)
         return int(self.rng.integers(action_space.n))
+
+
+def ponder(observation: Any, space: Any) -> Any:
+    """A policy that takes its time."""
+    time.sleep(1.0)
+    return space.sample()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from threading import get_ident
 
@@ -31,6 +31,7 @@ from agentenv.wire.spin import ORDERED, Spin
 
 _TWO_THREADS = "another thread is waiting for an answer here: give each thread its own environment"
 _STUCK_S = 0.05
+_LOOKS = 2
 
 
 class ShmChannel:
@@ -57,7 +58,8 @@ class ShmChannel:
         self._at: Group | None = None
         self._posting = False
         self._user: int | None = None
-        self._suspect: tuple[int, Group | None, float] = (0, None, 0.0)
+        self._suspect: tuple[int, Group | None, float, int] = (0, None, 0.0, 0)
+        self._looks: Callable[[], int] | None = None
         self._asked: list[Group] = []
         self._everybody: list[Group] = []
         self._shared_slots = max(counts) > 1
@@ -220,9 +222,13 @@ class ShmChannel:
         for group in self._everybody:
             self._words[group.quiet_at] = self._quiet
 
-    def be_loud(self) -> None:
-        """Be rung for every answer from now on: somebody else sleeps on the bells, and nobody calls ``wait`` for it."""
-        self._spin = Spin(0)
+    def be_loud(self, looks: Callable[[], int]) -> None:
+        """Be rung for every answer from now on: somebody else sleeps on the bells, and nobody calls ``wait`` for it.
+
+        Args:
+            looks: How often whoever does has looked who rang.
+        """
+        self._spin, self._looks = Spin(0), looks
         self.be_quiet(False)
 
     def interrupt(self, index: int, *, timed_out: bool = False) -> None:
@@ -249,9 +255,13 @@ class ShmChannel:
         be to blame: it made the bell it is woken by look full, and those after it were not asked yet.
         """
         at, ticket, now = self._at, self._ticket, time.monotonic()
+        looks = 0 if self._looks is None else self._looks()
         if self._suspect[:2] != (ticket, at):
-            self._suspect = (ticket, at, now)
+            self._suspect = (ticket, at, now, looks)
         stuck = at is not None and now - self._suspect[2] >= _STUCK_S
+        if self._looks is not None:
+            # Who does something else between two looks has not been left without a ring yet.
+            stuck = stuck and looks - self._suspect[3] >= _LOOKS
         posting, words = self._posting, self._words
         return [
             self._group_of[group.first]

@@ -22,10 +22,14 @@ class Bells:
 
     Args:
         wake: Ends a wait for any other reason; cleared here.
+
+    Attributes:
+        looks: How often it was looked who rang.
     """
 
     def __init__(self, wake: Wake) -> None:
         self._wake = wake
+        self.looks = 0
         self._running: dict[int, Running] = {}  # by what is listened to
         self._mute: list[Running] = []
         self._epoll = select.epoll()
@@ -64,6 +68,7 @@ class Bells:
                 self._wake.clear()
             elif fd in self._running:
                 rang.append(self._running[fd])
+        self.looks += 1
         return rang
 
     def _forget(self, running: Running) -> None:

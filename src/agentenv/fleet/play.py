@@ -195,6 +195,7 @@ class Play:
                 records,
                 progress,
                 tracing=self._papers.tracing(environment, None if beginning is None else beginning.trace_end),
+                looks=lambda: self._bells.looks,
                 beginning=beginning,
                 notice=partial(self._papers.notice, environment.id),
             )

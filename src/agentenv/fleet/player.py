@@ -58,6 +58,7 @@ class Player:
         progress: Progress,
         *,
         tracing: Callable[[tuple[str, ...], int], TraceWriter],
+        looks: Callable[[], int],
         beginning: Beginning | None = None,
         notice: Callable[[str, str], None] = lambda _kind, _text: None,
     ) -> None:
@@ -71,6 +72,7 @@ class Player:
             records: Takes a record an episode; owned from here on.
             progress: To keep up to date.
             tracing: Opens the trace, from the names of the observation's parts and the bytes of an action.
+            looks: How often it was looked whether its bell rang.
             beginning: Where an earlier process left off; None to begin at the first episode.
             notice: Called with the kind of an event and a sentence, when something unusual happens.
 
@@ -114,7 +116,7 @@ class Player:
         self._beginning, self._attempt, self._restarted = beginning, 0, ""
         self._following: Following | None = None
         self._channel = fleet.channel
-        self._channel.be_loud()
+        self._channel.be_loud(looks)
         self._held_back: tuple[Op, list[bytes] | None, float] | None = None
 
     @property
