@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from agentenv import AgentENV, SandboxDied, SnapshotError
+from agentenv.errors import ResourceLimit
 from agentenv.testing import exact, traces
 
 ENDLESS: dict[str, Any] = {"max_restarts": 100_000, "restart_backoff_s": 0.0}
@@ -331,6 +332,18 @@ def test_a_forgotten_snapshot_ends_its_process() -> None:
         assert counted_down_to(processes) == processes, "it lives on"
         assert pid not in traces.descendants(os.getpid())
         assert len(traces.take().descriptors) == len(before.descriptors)
+
+
+def test_more_copies_than_its_processes_may_be_are_refused_at_once() -> None:
+    """So many that what nobody reads would fill a socket."""
+    before = traces.take()
+    with AgentENV.from_env("CartPole-v1", pids=16) as made:
+        made.reset(seed=1)
+        with pytest.raises(ResourceLimit, match="raise pids"):
+            made.fork(320)
+        assert made.step(1)[0] is not None
+        close(made.fork(2))
+    assert traces.take().left_since(before) == []
 
 
 @pytest.mark.parametrize("n", [0, -1, True, "3", 2.0, None])

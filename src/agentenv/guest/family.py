@@ -12,6 +12,7 @@ A parked copy does nothing. It can be asked to be copied again and again, and en
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import random
@@ -119,7 +120,9 @@ def stay_parked(lifeline: socket.socket) -> None:
         try:
             pid = copy_process()
         except OSError as error:
-            send_message(lifeline, {"failed": str(error)})
+            # Where the copy would have spoken: nobody listens to the lifeline, which would fill.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fds[0])) as control:
+                send_message(control, {"refused": error.errno})
             pid = -1
         if pid == 0:
             lifeline.close()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import RuntimeUnavailable
+from agentenv.errors import ResourceLimit, RuntimeUnavailable
 from agentenv.guest.control import ControlClosed, receive_message, send_message
 from agentenv.sandbox.runtimes._sender import ask_for_credentials, sender_pid
 
@@ -153,17 +153,28 @@ def greet(control: socket.socket, parent: Callable[[], int]) -> Worker:
         parent: See ``Worker.open``.
 
     Raises:
+        ResourceLimit: The kernel refused to make it.
         RuntimeUnavailable: It did not come to be.
     """
     try:
         control.settimeout(_HELLO_S)
         pid = sender_pid(control)
-        receive_message(control, deadline=time.monotonic() + _HELLO_S)
+        message, _ = receive_message(control, deadline=time.monotonic() + _HELLO_S)
+        if isinstance(number := message.get("refused"), int):
+            raise _refused(number)
         control.settimeout(None)
         ask_for_credentials(control, False)
         return Worker.open(pid, parent)
+    except ResourceLimit:
+        raise
     except (ControlClosed, ValueError, OSError) as error:
         raise RuntimeUnavailable(f"a copy of the environment did not come to life: {error}") from error
+
+
+def _refused(number: int) -> ResourceLimit:
+    why = os.strerror(number) if number in errno.errorcode else "for no reason that is known"
+    what = f"expected room for a copy of the environment beside it in its sandbox, the kernel refused: {why}"
+    return ResourceLimit(number, f"{what}; raise pids (processes and threads) or memory_mb, or make fewer copies")
 
 
 def make_control() -> tuple[socket.socket, socket.socket]:
