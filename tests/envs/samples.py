@@ -143,6 +143,19 @@ class Fragile(Counter):
         return super().step(action)
 
 
+class Heavy(Counter):
+    """Its infos are short and take much memory; where ``last`` is set, only that of the last step."""
+
+    def __init__(self, last: bool = False, length: int = 2) -> None:
+        super().__init__(length)
+        self.last = last
+
+    def step(self, action: Any) -> Step:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        heavy = terminated or not self.last
+        return observation, reward, terminated, truncated, {"parts": [{}] * 345_000 if heavy else []}
+
+
 class Slow(Counter):
     """Action 1 blocks for ever without using the CPU, action 2 forever with."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
-from agentenv import AgentENV, EnvError, SandboxDied, StepTimeout
+from agentenv import AgentENV, AgentVectorEnv, EnvError, SandboxDied, StepTimeout
 from agentenv.errors import CauseKind
 from agentenv.testing.leftovers import becomes_true
 
@@ -26,6 +27,31 @@ def test_an_exception_arrives_whole_and_the_environment_goes_on() -> None:
         for part in ("fragile-one", "KeyError", "raise KeyError", "about to raise"):
             assert part in str(error)
         assert env.step(0)[0].tolist() == [1, 1]
+
+
+def test_an_info_that_would_take_too_much_memory_is_the_environments_error_and_says_what_helps() -> None:
+    with AgentENV.from_env("envs.samples:Heavy", max_message_mb=1) as env:
+        env.reset()
+        with pytest.raises(EnvError, match=r"may take 7. MB of memory.*at most 67 MB.*numpy arrays.*max_message_mb"):
+            env.step(0)
+        assert env.reset()[0].tolist() == [0, 0]
+    with AgentENV.from_env("envs.samples:Heavy", max_message_mb=2) as env:
+        env.reset()
+        with pytest.raises(EnvError, match="may take"):
+            env.step(0)
+    with AgentENV.from_env("envs.samples:Heavy") as env:
+        env.reset()
+        assert env.step(0)[4] == {"parts": [{}] * 345_000}
+
+
+def test_a_last_info_that_would_take_too_much_memory_is_an_error_as_well() -> None:
+    keys: dict[str, Any] = {"env_kwargs": {"last": True}, "max_message_mb": 2, "autoreset_mode": "SameStep"}
+    vec = AgentVectorEnv.from_env("envs.samples:Heavy", num_envs=1, **keys)
+    vec.reset()
+    vec.step([0])
+    with pytest.raises(EnvError, match="may take"):
+        vec.step([0])
+    vec.close()
 
 
 def test_an_exception_of_the_constructor_arrives_as_well() -> None:

@@ -10,6 +10,7 @@ import struct
 import sys
 import tracemalloc
 from collections import OrderedDict, defaultdict, namedtuple
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 from agentenv.errors import ProtocolError
 from agentenv.testing.exact import assert_same
+from agentenv.wire import bounds
 from agentenv.wire.values import MAX_DEPTH, MAX_HASHED, Opaque, decode, encode
 
 LIMIT = 1 << 24
@@ -404,6 +406,105 @@ def test_hostile_header_costs_memory_in_proportion(text: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 64 * len(data)
+
+
+def repeated(unit: str | Callable[[int], str], before: str, after: str, size: int = 1 << 17) -> str:
+    parts = [unit] * (size // len(unit)) if isinstance(unit, str) else [unit(n) for n in range(size // len(unit(99)))]
+    return before + "".join(parts) + after
+
+
+LISTED = {
+    "empty dicts": "{},",
+    "dicts of one": '{"":0},',
+    "dicts in dicts": '{"":{"":{"":{"":0}}}},',
+    "dicts of six": '{"a":0,"b":0,"c":0,"d":0,"e":0,"f":0},',
+    "empty lists": '["l"],',
+    "lists of one": '["l",1],',
+    "lists of five": '["l",1,1,1,1,1],',
+    "empty sets": '["s"],',
+    "empty frozensets": '["z"],',
+    "empty mappings": '["m"],',
+    "empty arrays": '["a","<f4",[0]],',
+    "empty arrays of objects": '["o",[0]],',
+    "numpy numbers": '["f8",1.0],',
+    "descriptions": '["?","",""],',
+    "graphs": '["g",0,0,0],',
+    "complex numbers": '["c",0.0,0.0],',
+    "floats": "1e9,",
+    "ints": "999,",
+    "small ints": "0,",
+    "texts": '"ab",',
+    "wide texts": '"\\u20ac",',
+    "wider texts": '"a\\ud83d\\ude00",',
+}
+HEADERS = {
+    **{name: repeated(unit, '["l",', "1]") for name, unit in LISTED.items()},
+    "dicts of keys of their own": repeated(lambda n: f'{{"{n:x}":0}},', '["l",', "1]"),
+    "a dict that has just grown": "{" + "".join(f'"{n:x}":0,' for n in range(10_930)) + '"z":0}',
+    "a dict of floats": repeated(lambda n: f'"{n:x}":{n}.5,', "{", '"z":0}'),
+    "a long text": '"' + "a" * (1 << 17) + '"',
+    "a long text that gets wide": '"' + "a" * (1 << 17) + '\\ud83d\\ude00"',
+    "a long text of quotes and commas": '"' + '\\",{\\\\' * (1 << 14) + '"',
+}
+
+
+def peak_of(data: bytes, max_bytes: int) -> tuple[object, int]:
+    tracemalloc.start()
+    try:
+        try:
+            found = decode(data, max_bytes=max_bytes)
+        except ProtocolError as error:
+            found = error
+        return found, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_values_take_no_more_memory_than_their_header_weighs(name: str) -> None:
+    text = HEADERS[name]
+    found, peak = peak_of(message(text), LIMIT)
+    assert not isinstance(found, ProtocolError)
+    weight = bounds.weigh(text, 0)
+    assert peak < weight + 20_000
+    assert peak > weight / 8, "honest messages would be refused"
+
+
+def test_what_a_header_weighs_is_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LEAST_MEMORY", 0)
+    text = HEADERS["empty dicts"]
+    least = math.ceil(bounds.weigh(text, 0) / bounds.MEMORY_TIMES)
+    decode(message(text), max_bytes=least)
+    with pytest.raises(ProtocolError, match="may become"):
+        decode(message(text), max_bytes=least - 1)
+
+
+@pytest.mark.parametrize("unit", ["{},", '{"":0},', '["s"],', "[", '{"a":', '"\\\\",', '"",'])
+def test_a_header_that_weighs_too_much_is_refused_before_it_takes_the_memory(unit: str) -> None:
+    data = message(repeated(unit, '["l",', "1]", size=4 << 20))
+    found, peak = peak_of(data, 1 << 22 | 1 << 10)
+    assert isinstance(found, ProtocolError)
+    assert peak < 1 << 26
+
+
+def test_texts_and_arrays_of_the_greatest_length_are_taken() -> None:
+    for value in ("x" * 9_000_000, "[{,:" * 2_000_000, "é" * 1_500_000, "\ud800" * 3_000_000, np.zeros(1 << 20)):
+        data = encode({"info": value})
+        found = decode(data, max_bytes=max(len(data), 8 << 20))
+        assert np.array_equal(found["info"], value)  # type: ignore[index, call-overload]  # a dict of arrays and texts
+
+
+def test_large_infos_are_taken() -> None:
+    rng = np.random.default_rng(1)
+    for value in (
+        {f"key{n}": n / 7 for n in range(100_000)},
+        rng.random(200_000).tolist(),
+        [{"x": n / 3, "y": -n, "name": f"thing {n}"} for n in range(50_000)],
+        {f"layer{n}": rng.random((100, 100)) for n in range(40)},
+    ):
+        data = encode(value)
+        decode(data, max_bytes=64 << 20)
+        decode(data, max_bytes=len(data))
 
 
 def test_claimed_arrays_allocate_nothing_beyond_the_message() -> None:

@@ -169,7 +169,11 @@ class EnvironmentDefaults(Record):
         default=None, description='Gymnasium render mode. "human" is refused: there is no display inside a sandbox.'
     )
     max_message_mb: int = Field(
-        default=64, strict=True, ge=1, description="Largest observation plus info in MiB that the host accepts."
+        default=64,
+        strict=True,
+        ge=1,
+        description="Largest observation plus info in MiB that the host accepts. Once read, it may take 8 times as much"
+        " memory, or 64 MiB where that is more.",
     )
     kernel_image: FilePath | None = Field(
         default=None,

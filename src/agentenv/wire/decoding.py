@@ -1,9 +1,12 @@
 """Bytes to values: the half of the codec that reads what an attacker may have written.
 
-Every way the bytes can be wrong ends in a ``ProtocolError``. Time and memory are bounded by the length of the input:
-raw bytes are consumed in order and once, nesting is measured before the JSON parser may recurse, long digit strings are
-refused before they are converted, and hashed elements are counted. Arrays are fresh copies, never views of the input,
-which may be memory the sandbox still writes to. The form is described in ``agentenv.wire.values``.
+Every way the bytes can be wrong ends in a ``ProtocolError``. Time is bounded by the length of the input: raw bytes are
+consumed in order and once, nesting is measured before the JSON parser may recurse, long digit strings are refused
+before they are converted, and hashed elements are counted. Memory is bounded by the longest input that is accepted:
+what a message becomes takes at most eight times as much beside it, or 64 MiB where that is more. It is weighed before
+it is parsed (``agentenv.wire.bounds``), and the parser's own lists and dicts become the values. Arrays are fresh
+copies, never views of the input, which may be memory the sandbox still writes to. The form is described in
+``agentenv.wire.values``.
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ import numpy as np
 from gymnasium.spaces import GraphInstance
 
 from agentenv.errors import ProtocolError, counted
+from agentenv.wire.bounds import check_header
 from agentenv.wire.dtypes import parse_dtype
 from agentenv.wire.opaque import Opaque
 from agentenv.wire.sink import MAX_DEPTH
-from agentenv.wire.source import Source, check_text
+from agentenv.wire.source import Source
 
 _MAX_DIMENSIONS = 64
 _HEADER_LENGTH = Struct("<I")
@@ -47,7 +51,8 @@ def decode(data: bytes | memoryview, *, max_bytes: int) -> object:
         The value; arrays are writable and own their memory.
 
     Raises:
-        ProtocolError: The message is longer than ``max_bytes`` or is not in the form ``encode`` produces.
+        ProtocolError: The message is longer than ``max_bytes``, its values would take too much memory, or it is not in
+            the form ``encode`` produces.
     """
     size = len(data)
     if size > max_bytes:
@@ -58,7 +63,7 @@ def decode(data: bytes | memoryview, *, max_bytes: int) -> object:
         if payload > size:
             raise ProtocolError(f"expected a header of at most {size - 4} bytes, got one that claims {length}")
         text = str(data[4 : 4 + length], "ascii")
-        deep = length > MAX_DEPTH and check_text(text)
+        deep = length > MAX_DEPTH and check_header(text, size - payload, max_bytes)
         tree, end = _scan(text, 0)
         if end != length:
             raise ProtocolError(f"expected the header to end after {end} characters, got {length}")
@@ -94,16 +99,29 @@ def _value(node: Any, source: Source) -> Any:
     if kind in _PLAIN:
         return node
     if kind is dict:
-        return {key: item if type(item) in _PLAIN else _value(item, source) for key, item in node.items()}
+        for key, item in node.items():
+            if type(item) not in _PLAIN:
+                node[key] = _value(item, source)
+        return node
     tag = node[0] if node else None
     decoder = _DECODERS.get(tag) if type(tag) is str else None
     if decoder is None:
-        raise ProtocolError(f"expected a known tag, got {str(tag)[:40]!r}")
+        raise ProtocolError(f"expected a known tag, got {_shown(tag)}")
     return decoder(node, source)
 
 
 def _values(node: list[Any], source: Source) -> list[Any]:
-    return [item if type(item) in _PLAIN else _value(item, source) for item in node[1:]]
+    """The values after the tag: the same list, so that nothing is there twice."""
+    for index, item in enumerate(node):
+        if type(item) not in _PLAIN:
+            node[index] = _value(item, source)
+    del node[0]
+    return node
+
+
+def _shown(node: Any) -> str:
+    """What stands in a message, for an error; of what holds others the type: its text may be larger than itself."""
+    return repr(node)[:40] if type(node) in (str, int, float, bool) else type(node).__name__
 
 
 def _exactly(node: list[Any], length: int) -> None:
@@ -112,9 +130,10 @@ def _exactly(node: list[Any], length: int) -> None:
 
 
 def _of_types(node: list[Any], source: Source, *kinds: type) -> list[Any]:
+    tag = node[0]
     parts = _values(node, source)
     if [type(part) for part in parts] != list(kinds):
-        raise ProtocolError(f"expected {[kind.__name__ for kind in kinds]} after the tag {node[0]!r}")
+        raise ProtocolError(f"expected {[kind.__name__ for kind in kinds]} after the tag {tag!r}")
     return parts
 
 
@@ -148,10 +167,10 @@ def _mapping(node: list[Any], source: Source) -> dict[Any, Any]:
 
 def _shape(dims: object) -> tuple[int, ...]:
     if type(dims) is not list or len(dims) > _MAX_DIMENSIONS:
-        raise ProtocolError(f"expected a shape of at most {_MAX_DIMENSIONS} dimensions, got {str(dims)[:80]}")
+        raise ProtocolError(f"expected a shape of at most {_MAX_DIMENSIONS} dimensions, got {_shown(dims)}")
     for dim in dims:
         if type(dim) is not int or not 0 <= dim < 1 << 48:
-            raise ProtocolError(f"expected a dimension of 0 or more, got {str(dim)[:40]}")
+            raise ProtocolError(f"expected a dimension of 0 or more, got {_shown(dim)}")
     return tuple(dims)
 
 

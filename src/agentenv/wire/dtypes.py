@@ -45,7 +45,8 @@ def parse_dtype(text: object) -> np.dtype[Any]:
             return found
         if len(text) <= 24:
             return _parse_sized(text)
-    raise ProtocolError(f"expected the text of a numpy dtype such as '<f4', got {str(text)[:60]!r}")
+    got = repr(text[:60]) if type(text) is str else type(text).__name__
+    raise ProtocolError(f"expected the text of a numpy dtype such as '<f4', got {got}")
 
 
 @lru_cache(maxsize=256)

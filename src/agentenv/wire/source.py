@@ -1,27 +1,17 @@
-"""What a message is read from: its raw bytes, consumed once and in order, and the bounds that are checked beforehand.
+"""What a message is read from: its raw bytes, consumed once and in order.
 
 The bytes come from an attacker and may still change while they are read, so every judgement is made on a copy.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from agentenv.errors import ProtocolError, counted
-from agentenv.wire.sink import MAX_DEPTH, MAX_HASHED
-
-MAX_NESTING = MAX_DEPTH + 2  # the deepest value may be an array, whose shape stands in brackets of its own
-_LONG_DIGITS = re.compile(r"(?<![0-9])[0-9]{4301}")  # tried once per run of digits, not once per digit
-# The closing quote is optional so that no scan restarts. Older Pythons, which only run in images and read what the host
-# wrote, keep a way back for every character.
-_ANY_TEXT = r'"(?:[^"\\]++|\\.)*+"?' if sys.version_info >= (3, 11) else r'"(?:[^"\\]|\\.)*"?'
-_QUOTED = re.compile(_ANY_TEXT, re.DOTALL)
-_NOT_BRACKETS = re.compile(r"[^\[\]{}]+")
+from agentenv.wire.sink import MAX_HASHED
 
 
 class Source:
@@ -69,24 +59,3 @@ class Source:
         self.hashed += number
         if self.hashed > MAX_HASHED:
             raise ProtocolError(f"expected at most {MAX_HASHED} set elements and non-string keys in a message")
-
-
-def check_text(text: str) -> bool:
-    """Refuse headers that would make the parser recurse deeply or convert numbers for minutes.
-
-    Returns:
-        Whether it nests deeper than 64 levels, of which two may be an array's: the values' own are then to be counted.
-
-    Raises:
-        ProtocolError: It nests deeper than 66 levels or holds a number of more than 4300 digits.
-    """
-    if len(text) > 4300 and _LONG_DIGITS.search(text):
-        raise ProtocolError("expected numbers of at most 4300 digits")
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return False
-    brackets = np.frombuffer(_NOT_BRACKETS.sub("", _QUOTED.sub("", text)).encode("ascii"), np.uint8)
-    steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
-    deepest = int(np.cumsum(steps).max()) if len(steps) else 0
-    if deepest > MAX_NESTING:
-        raise ProtocolError(f"expected at most {MAX_NESTING} levels of nesting")
-    return deepest > MAX_DEPTH
