@@ -227,6 +227,13 @@ def test_depth_is_bounded_on_both_sides() -> None:
         encode({key: 1})
 
 
+def test_digits_in_a_text_are_no_number() -> None:
+    for text in ("1" * 4301, "a" + "1" * 9000, '\\"' + "1" * 4301 + '\\'):
+        assert round_trip({"pi": text, "n": 10**4299}) == {"pi": text, "n": 10**4299}
+        with pytest.raises(ProtocolError, match="4300 digits"):
+            decode(message(json.dumps([text])[:-1] + "," + "1" * 4301 + "]"), max_bytes=LIMIT)
+
+
 DEEPEST = {
     "an array of two dimensions": np.ones((1, 2)),
     "an array of objects, which is a level": np.array([None, 1], object),

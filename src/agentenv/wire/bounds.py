@@ -83,7 +83,7 @@ def check_header(text: str, raw: int, max_bytes: int) -> bool:
         ProtocolError: It nests deeper than 66 levels, holds a number of more than 4300 digits, or stands for values
             that take more memory than ``most_memory``.
     """
-    if len(text) > 4300 and _LONG_DIGITS.search(text):
+    if len(text) > 4300 and _LONG_DIGITS.search(text) and _LONG_DIGITS.search(_outside_texts(text)):
         raise ProtocolError("expected numbers of at most 4300 digits")
     if weight := find_excess(text, raw, max_bytes):
         raise ProtocolError(
