@@ -228,7 +228,7 @@ def test_depth_is_bounded_on_both_sides() -> None:
 
 
 def test_digits_in_a_text_are_no_number() -> None:
-    for text in ("1" * 4301, "a" + "1" * 9000, '\\"' + "1" * 4301 + '\\'):
+    for text in ("1" * 4301, "a" + "1" * 9000, '\\"' + "1" * 4301 + "\\"):
         assert round_trip({"pi": text, "n": 10**4299}) == {"pi": text, "n": 10**4299}
         with pytest.raises(ProtocolError, match="4300 digits"):
             decode(message(json.dumps([text])[:-1] + "," + "1" * 4301 + "]"), max_bytes=LIMIT)
