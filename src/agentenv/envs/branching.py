@@ -18,7 +18,7 @@ from typing import Any, Self
 from agentenv.config import EnvironmentConfig
 from agentenv.envs.snapshots import Snapshot, Spawns, check_snapshot, load_snapshot, single_seed, spread_seeds
 from agentenv.errors import SnapshotError
-from agentenv.fleet import moments
+from agentenv.fleet import moments, restoring
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.moments import How
@@ -112,7 +112,7 @@ class Branching:
         fleet = self._opened()
         check_snapshot(snapshot, self._environment)
         seeds = single_seed(reseed, lambda: self._spawns.take("restore", [self._environment])[0])
-        moments.put(fleet, {0: snapshot.moment}, seeds)
+        restoring.put(fleet, {0: snapshot.moment}, seeds)
         self._leaves = fleet.put_observation(0, snapshot.observation)
         return copy.deepcopy(snapshot.observation)
 
@@ -135,6 +135,7 @@ class Branching:
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"fork(n): expected a number of copies of at least 1, got {n!r}")
         self._require_observation()
+        fleet.recovery.mend(0)
         each = spread_seeds(reseed, n, self._spawns.take("fork", [self._environment] * n))
         turn = threading.Lock()
         if n == 1 and fleet.sandboxes[0].copying is not None:
@@ -177,7 +178,7 @@ class Branching:
             own = {"id": sandbox_id} if seed is None else {"id": sandbox_id, "seed": seed}
             child._open(self._environment.model_copy(update=own), self._context, sandbox, seed)
             if seed is not None and isinstance(stem, Kept):
-                moments.reseed(child._fleet, 0, seed)
+                restoring.reseed(child._fleet, 0, seed)
         except SnapshotError as error:
             logger.info("%s", error)
             with turn:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agentenv.config import Config
 from agentenv.envs.snapshots import Snapshot, Spawns, check_snapshot, spread_seeds
 from agentenv.errors import SnapshotError, counted
-from agentenv.fleet import moments
+from agentenv.fleet import moments, restoring
 from agentenv.fleet.fleet import Fleet
 
 Leaves = list[Sequence[object]]
@@ -91,7 +91,7 @@ def put_all(
         check_snapshot(kept, fleet.members[index])
     spawned = spawns.take("restore", [fleet.members[index] for index in chosen]) if reseed == "spawn" else []
     seeds = dict(zip(chosen, spread_seeds(reseed, len(chosen), spawned), strict=True))
-    moments.put(
+    restoring.put(
         fleet,
         {index: kept.moment for index, kept in chosen.items()},
         {index: seed for index, seed in seeds.items() if seed is not None},

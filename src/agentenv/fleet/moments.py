@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import AgentEnvError, SandboxError, SnapshotError
-from agentenv.fleet.bases import State, copy_refusal
+from agentenv.errors import AgentEnvError, SnapshotError
+from agentenv.fleet.bases import copy_refusal
 from agentenv.fleet.journal import Past
-from agentenv.fleet.repetition import difference, repeat
 from agentenv.sandbox.contract import ParkedCopy, Sandbox
 from agentenv.sandbox.workbench import Kept
 from agentenv.wire.slot import Op
@@ -69,6 +68,7 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
     """
     if how is not None and how not in get_args(How):
         raise ValueError(f"how: expected None or one of {', '.join(get_args(How))}, got {how!r}")
+    fleet.recovery.mend(fleet.channel.group_of(index))
     reasons: list[str] = []
     if how in (None, "state", "pickle"):
         try:
@@ -88,7 +88,7 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
     number = fleet.channel.group_of(index)
     whole = fleet.sandboxes[number].copying is None and fleet.sandboxes[number].workbench is not None
     if how == "fork" or (how is None and not portable and not whole):
-        parked, reason = _park(fleet, number)
+        parked, reason = park(fleet, number)
         if parked is not None:
             return Moment("fork", parked=parked, reasons=tuple(reasons))
         reasons.append(reason)
@@ -100,41 +100,10 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
     if how in (None, "replay"):
         birth = fleet.recovery.bases.births[index]
         if birth is not None:
-            seed = _built_with(fleet, index)
+            seed = built_with(fleet, index)
             return Moment("replay", past=fleet.journal.since(index, birth), seed=seed, reasons=tuple(reasons))
         reasons.append("what was done since it was built is not all known any more")
     raise SnapshotError(f"{fleet.members[index].id}: this moment cannot be kept: {'; '.join(reasons)}")
-
-
-def put(fleet: Fleet, moments: Mapping[int, Moment], reseed: Mapping[int, int] | None = None) -> None:
-    """Bring environments to moments.
-
-    Args:
-        fleet: The environments.
-        moments: For each position, the moment it is brought to.
-        reseed: Seeds of new random streams, for those that are not to go on with the moment's.
-
-    Raises:
-        SnapshotError: A moment cannot be gone back to; says why. What was brought back before stays so.
-        SandboxError: One died over it, and cannot be brought back.
-    """
-    seeds = dict(reseed or {})
-    saved = {index: moment for index, moment in moments.items() if moment.how in ("state", "pickle")}
-    _load(fleet, saved, seeds)
-    for index, moment in moments.items():
-        number = fleet.channel.group_of(index)
-        if moment.how in ("fork", "machine", "replay") and len(fleet.groups[number]) > 1:
-            raise SnapshotError(
-                f"{fleet.members[index].id}: shares its sandbox with others, which would be taken along; use"
-                " envs_per_sandbox = 1"
-            )
-        if moment.how == "fork":
-            _resume(fleet, number, moment, seeds.get(index))
-        elif moment.how == "machine":
-            _bring_back(fleet, index, number, moment, seeds.get(index))
-        elif moment.how == "replay":
-            _repeat(fleet, index, number, moment, seeds.get(index))
-    _settle(fleet, moments, seeds)
 
 
 def branch(fleet: Fleet, sandbox_id: str, stem: ParkedCopy | Kept | None, turn: AbstractContextManager[Any]) -> Sandbox:
@@ -192,7 +161,8 @@ def _ask_one(fleet: Fleet, op: Op, index: int, request: Any) -> Any:
     raise SnapshotError(f"{member.id}: it died every time its state was asked for")
 
 
-def _park(fleet: Fleet, number: int) -> tuple[ParkedCopy | None, str]:
+def park(fleet: Fleet, number: int) -> tuple[ParkedCopy | None, str]:
+    """A parked copy of the process of a sandbox's only environment; or None, and why there is none."""
     copying = fleet.sandboxes[number].copying
     if len(fleet.groups[number]) > 1:
         return None, "it shares its sandbox with other environments"
@@ -228,119 +198,10 @@ def _keep(fleet: Fleet, number: int) -> tuple[Kept | None, str]:
         return None, f"its machine cannot be kept: {error}"
 
 
-def _bring_back(fleet: Fleet, index: int, number: int, moment: Moment, seed: int | None) -> None:
-    kept = moment.parked
-    if not isinstance(kept, Kept) or not kept.alive():
-        raise SnapshotError("the snapshot is a machine of a run that has ended, and went with it")
-    try:
-        fleet.resume_from(number, kept)
-    except (OSError, AgentEnvError) as error:
-        raise SnapshotError(f"{fleet.members[index].id}: its machine cannot be brought back: {error}") from error
-    fleet.renewals += 1
-    if seed is not None:
-        reseed(fleet, index, seed)
-
-
-def reseed(fleet: Fleet, index: int, seed: int) -> None:
-    """Give an environment new random streams, and leave it as it is otherwise.
-
-    Raises:
-        SnapshotError: It died over it.
-    """
-    losses = fleet.ask(Op.LOAD, [index], [encode([None, b"", seed])], fleet.members[index].reset_timeout_s)
-    if losses:
-        raise SnapshotError(f"{fleet.members[index].id}: it died when it was given new random streams")
-    fleet.value(index)
-
-
-def _load(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int]) -> None:
-    members = list(moments)
-    for _ in range(_ATTEMPTS):
-        payloads = [encode([moments[i].how, moments[i].data, seeds.get(i)]) for i in members]
-        timeout_s = max((fleet.members[index].reset_timeout_s for index in members), default=60.0)
-        losses = fleet.ask(Op.LOAD, members, payloads, timeout_s)
-        if not losses:
-            break
-        fleet.recovery.recover(losses, between=True)
-    else:
-        raise SnapshotError("environments died every time they were to take on a saved state")
-    for index in members:
-        try:
-            fleet.value(index)
-        except SandboxError as error:
-            raise SnapshotError(
-                f"{fleet.members[index].id}: the saved state cannot be taken on: {str(error).splitlines()[0]}"
-            ) from error
-
-
-def _resume(fleet: Fleet, number: int, moment: Moment, seed: int | None) -> None:
-    parked = moment.parked
-    if parked is None or isinstance(parked, Kept) or not parked.alive():
-        raise SnapshotError("the snapshot is a forked process, and that has ended, perhaps with its sandbox")
-    if not fleet.copying(number).shelters(parked):
-        raise SnapshotError("the snapshot is a forked process in another sandbox, and can be gone back to only there")
-    try:
-        fleet.resume_from(number, parked, seed)
-    except (OSError, AgentEnvError) as error:
-        raise SnapshotError(f"the forked process cannot be copied: {error}") from error
-    fleet.renewals += 1
-
-
-def _built_with(fleet: Fleet, index: int) -> int | None:
+def built_with(fleet: Fleet, index: int) -> int | None:
+    """The seed of the global generators an environment was built with."""
     number = fleet.channel.group_of(index)
     return fleet.sandboxes[number].spec.envs[fleet.groups[number].index(index)].global_seed
-
-
-def _repeat(fleet: Fleet, index: int, number: int, moment: Moment, seed: int | None) -> None:
-    past = moment.past
-    assert past is not None  # what a replay consists of
-    if moment.seed != _built_with(fleet, index):
-        sandbox = fleet.sandboxes[number]
-        sandbox.spec = replace(sandbox.spec, envs=(replace(sandbox.spec.envs[0], global_seed=moment.seed),))
-    failed = fleet.replace([number])
-    fleet.renewals += 1
-    if failed:
-        raise failed[number]
-    member = fleet.members[index]
-    answers, losses = repeat(fleet, {index: past}, member.reset_timeout_s + 2 * fleet.busy_s)
-    answer = answers.get(index)
-    if isinstance(answer, SandboxError):
-        raise answer
-    wrong = "it died" if losses else difference(past.outcomes, past.binding, answer)
-    if wrong:
-        raise SnapshotError(f"{member.id}: doing again what led to the snapshot does not lead there: {wrong}")
-    if seed is None:
-        return
-    if fleet.sandboxes[number].copying is None:
-        reseed(fleet, index, seed)
-        return
-    parked, reason = _park(fleet, number)  # a copy is what can be given new random streams
-    if parked is None:
-        raise SnapshotError(f"{member.id}: it cannot be given new random streams: {reason}")
-    try:
-        _resume(fleet, number, Moment("fork", parked=parked), seed)
-    finally:
-        parked.drop()
-
-
-def _settle(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int]) -> None:
-    """From here on the journal belongs to what was gone back to."""
-    bases = fleet.recovery.bases
-    for number in sorted({fleet.channel.group_of(index) for index in moments}):
-        states = {
-            index: State(fleet.journal.position, moment.how, moment.data, seeds.get(index))
-            for index, moment in moments.items()
-            if index in fleet.groups[number] and moment.how in ("state", "pickle")
-        }
-        # A parked copy spares the building where a state is taken on after it; by itself it leads to what was before.
-        is_whole = len(states) == len(fleet.groups[number])
-        bases.forget(number, copy=not is_whole)
-        fleet.recovery.forgive(number)
-        if is_whole:
-            for index, state in states.items():
-                bases.states[index] = state
-        else:
-            bases.want()
 
 
 def positions(mask: Any, count: int) -> Sequence[int]:

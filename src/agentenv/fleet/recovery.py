@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import Cause, CauseKind, Owner, SandboxError
+from agentenv.errors import Cause, CauseKind, Owner, SandboxDied, SandboxError
 from agentenv.fleet.bases import Bases
 from agentenv.fleet.cadence import Cadence
 from agentenv.fleet.crashes import How
@@ -166,8 +166,11 @@ class Recovery:
         for number in numbers:
             self.bases.forget(number)
             self.forgive(number)
+            self._revival.unborn.pop(number, None)
             if number in failed:
                 self._given_up[number] = failed[number]
+                fleet.channel.interrupt(number)  # nobody watches it, and it may not have been seen to be lost
+                fleet.channel.abandon(number)
             else:
                 self._given_up.pop(number, None)
                 self._born(number)
@@ -184,10 +187,37 @@ class Recovery:
         return "" if death is None else death.cut
 
     def forgive(self, number: int) -> None:
-        """A sandbox was brought to another moment: that its episode was cut before is of no interest any more."""
+        """A sandbox was brought to another moment: what became of it before is of no interest any more."""
+        self._given_up.pop(number, None)
+        self._revival.unborn.pop(number, None)
         death = self._revival.cut_later.pop(number, None)
         if death is not None:
             self._conclude(death, "truncated")
+
+    def lose(self, number: int, why: str) -> None:
+        """A sandbox is not what it should be, and serves no more: it is brought back when it is asked next.
+
+        Args:
+            number: Which; it may be gone already, or not be watched any more.
+            why: What became of it.
+        """
+        fleet, index = self._fleet, self._fleet.groups[number][0]
+        cause = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, why)
+        lost = SandboxDied(why, env_id=fleet.members[index].id, cause=cause, index=index if fleet.count > 1 else None)
+        self._revival.note_unborn(number, lost)
+        held = self.bases.copies.get(number)
+        if held is None or not held.parked.alive():  # else that is what it is brought back from, and dies with it
+            fleet.context.watch.remove(fleet.sandboxes[number])
+            fleet.sandboxes[number].destroy()  # forks live on
+
+    def mend(self, number: int) -> None:
+        """Bring back a sandbox that was lost so, where no request is about to do it.
+
+        Raises:
+            SandboxError: It cannot be brought back.
+        """
+        if number in self._revival.unborn:
+            self.recover({number: PeerLost(number)}, between=True)
 
     def close(self) -> None:
         """End what is parked. Idempotent."""

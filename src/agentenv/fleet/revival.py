@@ -72,7 +72,7 @@ class Revival:
 
     Attributes:
         cut_later: Episodes that were cut while nobody had asked for what can say so, by sandbox.
-        unborn: What could not be started in place of one that died: why.
+        unborn: What could not be started in place of one that died, or was lost on its way to another moment: why.
     """
 
     def __init__(self, fleet: Fleet, bases: Bases) -> None:
@@ -161,11 +161,15 @@ class Revival:
             else:
                 death.how, death.cut = "truncated", "too much has happened since it was built to be done again"
         for number, error in failed.items():
-            fleet.channel.interrupt(number)
-            fleet.channel.abandon(number)
-            self.unborn[number] = error
+            self.note_unborn(number, error)
             logger.warning("%s: could not be started again: %s", fleet.members[fleet.groups[number][0]].id, error)
         return {number: PeerLost(number) for number in failed}
+
+    def note_unborn(self, number: int, error: SandboxError) -> None:
+        """Nothing serves in place of a sandbox, and nobody watches it: whoever asks it is told at once."""
+        self._fleet.channel.interrupt(number)
+        self._fleet.channel.abandon(number)
+        self.unborn[number] = error
 
     def _load(self, deaths: list[Death]) -> dict[int, PeerLost]:
         fleet = self._fleet

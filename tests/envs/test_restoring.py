@@ -1,0 +1,172 @@
+"""Restoring that fails, or is followed by a death: nobody waits for ever, and nothing is lost but what must be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentenv import AgentENV, AgentVectorEnv, SandboxDied, Snapshot, SnapshotError
+from agentenv.errors import RuntimeUnavailable
+from agentenv.fleet import moments
+from agentenv.testing import exact, traces
+
+pytestmark = pytest.mark.timeout(60)  # who waits for ever fails here
+
+ENDLESS: dict[str, Any] = {"max_restarts": 100_000, "restart_backoff_s": 0.0}
+
+
+@contextlib.contextmanager
+def begun(env: str, steps: int = 7, **keys: Any) -> Iterator[AgentENV]:
+    before = traces.take()
+    made = AgentENV.from_env(env, **{**ENDLESS, **keys})
+    try:
+        made.reset(seed=3)
+        future(made, steps)
+        yield made
+    finally:
+        made.close()
+    assert traces.take().left_since(before) == []
+
+
+@contextlib.contextmanager
+def vector(env: str, count: int = 2, **keys: Any) -> Iterator[AgentVectorEnv]:
+    vec = AgentVectorEnv.from_env(env, count, **{**ENDLESS, **keys})
+    try:
+        vec.reset(seed=5)
+        yield vec
+    finally:
+        vec.close()
+
+
+def future(env: Any, steps: int) -> list[Any]:
+    return [env.step(number % 3) for number in range(steps)]
+
+
+def play(vec: AgentVectorEnv, steps: int) -> list[Any]:
+    return [vec.step(np.full(vec.num_envs, number % 3)) for number in range(steps)]
+
+
+def kill(env: Any, index: int = 0) -> None:
+    worker = env._fleet.sandboxes[env._fleet.channel.group_of(index)]._worker
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker.pid, signal.SIGKILL)
+    worker.wait(10.0)
+
+
+def as_replay(vec: AgentVectorEnv, kept: Snapshot | None, index: int) -> Snapshot:
+    assert kept is not None
+    moment = moments.take(vec._fleet, index, "replay")
+    return replace(kept, how="replay", moment=moment)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, of: Any, name: str) -> None:
+    """Have a method fail once."""
+    working, failed = getattr(of, name), []
+
+    def fail_once(*args: Any, **keys: Any) -> Any:
+        if failed:
+            return working(*args, **keys)
+        failed.append(name)
+        raise RuntimeUnavailable("not now", "wait")
+
+    monkeypatch.setattr(of, name, fail_once)
+
+
+# -- one that does not get there
+
+
+@pytest.mark.parametrize("cadence", [3, "never"])
+def test_a_process_that_cannot_be_copied_leaves_it_where_it_was(monkeypatch: pytest.MonkeyPatch, cadence: Any) -> None:
+    with begun("frail:Native", checkpoint_every=cadence) as env:
+        snapshot = env.snapshot("fork")
+        future(env, 5)
+        (twin,) = env.fork()
+        failing(monkeypatch, env._fleet.sandboxes[0], "serve_from")
+        with pytest.raises(SnapshotError, match="the forked process cannot be copied: not now"):
+            env.restore(snapshot)
+        (after,) = env.fork()  # it is there again for whatever is done next
+        expected = future(twin, 6)
+        exact.assert_same(future(after, 6), expected)
+        exact.assert_same(future(env, 6), expected)
+        assert (env._fleet.recovery.recovered, twin._fleet.recovery.recovered) == (1, 0)
+        for one in (twin, after, snapshot):
+            one.close()
+
+
+def test_what_cannot_be_built_again_leaves_it_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    with begun("frail:Walk", steps=2, seed=2) as other:
+        elsewhere = other.snapshot("replay")  # built with another seed
+    with begun("frail:Walk", seed=1) as env:
+        snapshot = env.snapshot("replay")
+        future(env, 5)
+        (twin,) = env.fork()
+        for moment in (snapshot, elsewhere):
+            failing(monkeypatch, env._context.runtime, "create")
+            with pytest.raises(RuntimeUnavailable, match="not now"):
+                env.restore(moment)
+            exact.assert_same(future(env, 3), future(twin, 3))
+        assert env._fleet.recovery.recovered == 2
+        env.restore(snapshot)
+        twin.close()
+
+
+def test_a_repetition_that_leads_elsewhere_is_left_again() -> None:
+    with begun("frail:Walk") as env:
+        snapshot = env.snapshot("replay")
+        past = snapshot.moment.past
+        assert past is not None
+        wrong = replace(past, outcomes=past.outcomes + np.uint64(1))
+        future(env, 5)
+        (twin,) = env.fork()
+        with pytest.raises(SnapshotError, match="does not lead there: it is not deterministic"):
+            env.restore(replace(snapshot, moment=replace(snapshot.moment, past=wrong)))
+        exact.assert_same(future(env, 6), future(twin, 6))
+        twin.close()
+
+
+def test_where_nobody_is_brought_back_it_raises_until_the_next_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    with begun("frail:Walk", on_crash="raise") as env:
+        snapshot = env.snapshot("replay")
+        for end in ("step", "reset"):
+            failing(monkeypatch, env._context.runtime, "create")
+            with pytest.raises(RuntimeUnavailable, match="not now"):
+                env.restore(snapshot)
+            if end == "step":
+                with pytest.raises(SandboxDied, match="could not be brought to a snapshot: not now"):
+                    env.step(0)
+            env.reset(seed=3)
+            exact.assert_same(future(env, 7)[-1][0], snapshot.observation)
+
+
+def test_who_is_restored_after_a_failure_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with begun("frail:Walk") as env:
+        snapshot = env.snapshot("replay")
+        expected = future(env, 6)
+        failing(monkeypatch, env._context.runtime, "create")
+        with pytest.raises(RuntimeUnavailable, match="not now"):
+            env.restore(snapshot)
+        env.restore(snapshot)
+        exact.assert_same(future(env, 6), expected)
+        assert env._fleet.recovery.recovered == 0
+
+
+# -- what is refused
+
+
+def test_nobody_is_changed_where_one_cannot_go_back() -> None:
+    with vector("frail:Walk", 4, envs_per_sandbox=2) as vec:
+        play(vec, 4)
+        kept = vec.snapshot()
+        kept[3] = as_replay(vec, kept[3], 3)
+        last = play(vec, 5)[-1][0]
+        with pytest.raises(SnapshotError, match="env-3: shares its sandbox with others"):
+            vec.restore(kept)
+        exact.assert_same(vec.restore([None] * 4), last)
+        assert vec.get_attr("steps") == (9, 9, 9, 9)
