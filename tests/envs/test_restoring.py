@@ -170,3 +170,29 @@ def test_nobody_is_changed_where_one_cannot_go_back() -> None:
             vec.restore(kept)
         exact.assert_same(vec.restore([None] * 4), last)
         assert vec.get_attr("steps") == (9, 9, 9, 9)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_what_is_quarantined_can_be_neither_kept_nor_brought_back(mode: str) -> None:
+    with vector("frail:Walk", 3, max_restarts=0, autoreset_mode=mode) as vec:
+        play(vec, 4)
+        kept = vec.snapshot()
+        again = [as_replay(vec, one, index) for index, one in enumerate(kept)]
+        kill(vec, 1)
+        _, _, _, truncated, _ = vec.step(np.zeros(3, np.int64))
+        assert truncated.tolist() == [False, True, False]
+        for act in (lambda: vec.restore(kept), lambda: vec.restore(again), vec.snapshot):
+            with pytest.raises(SnapshotError, match=r"env-1: is quarantined \(.*restart.*\).*leave it out by a mask"):
+                act()
+        assert [None if one is None else one.how for one in vec.snapshot(~truncated)] == ["pickle", None, "pickle"]
+        vec.restore(again, ~truncated)
+        rows = vec.broadcast(0)
+        assert rows[0].tolist() == rows[2].tolist() != rows[1].tolist()
+        if mode == "Disabled":
+            vec.reset(options={"reset_mask": truncated})
+        for _ in range(2):
+            rows, _, _, truncated, _ = vec.step(np.ones(3, np.int64))
+            assert truncated.tolist() == [False, True, False]
+            assert rows[0].tolist() == rows[2].tolist()
+            if mode == "Disabled":
+                vec.reset(options={"reset_mask": truncated})

@@ -265,6 +265,8 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
     def broadcast(self, index: int, *, reseed: int | str | None = None) -> Any:
         """Have all environments go on from where environment ``index`` is: a group of rollouts from one state.
 
+        Those that are quarantined are left out.
+
         Args:
             index: Whose moment.
             reseed: As for ``restore``.
@@ -277,7 +279,8 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
         """
         fleet = self._opened()
         kept = take_one(fleet, check_index(index, self.num_envs), self._ended, self._variables, self._context.config)
-        return self.restore([kept] * self.num_envs, reseed=reseed)
+        out = fleet.recovery.out.reasons
+        return self.restore([None if number in out else kept for number in range(self.num_envs)], reseed=reseed)
 
     def render(self) -> tuple[Any, ...] | None:
         """One frame of each environment."""

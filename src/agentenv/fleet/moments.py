@@ -68,13 +68,14 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
     """
     if how is not None and how not in get_args(How):
         raise ValueError(f"how: expected None or one of {', '.join(get_args(How))}, got {how!r}")
+    refuse_quarantined(fleet, index)
     fleet.recovery.mend(fleet.channel.group_of(index))
     reasons: list[str] = []
     if how in (None, "state", "pickle"):
         try:
             answer = _ask_one(fleet, Op.CAPTURE, index, not fleet.recovery.bases.is_proven(index))
         except SnapshotError as error:
-            if fleet.recovery.cut_of(fleet.channel.group_of(index)):
+            if fleet.recovery.cut_of(fleet.channel.group_of(index)) or index in fleet.recovery.out.reasons:
                 raise  # what was to be kept is gone
             answer = ["no", str(error)]
         match answer:
@@ -154,6 +155,7 @@ def _ask_one(fleet: Fleet, op: Op, index: int, request: Any) -> Any:
             except PeerLost as lost:
                 losses = {lost.group: lost}
         fleet.recovery.recover(losses, between=True)
+        refuse_quarantined(fleet, index)
         if reason := fleet.recovery.cut_of(fleet.channel.group_of(index)):
             raise SnapshotError(f"{member.id}: it died, and there is no moment to keep until the next reset: {reason}")
         if op is Op.COPY:
@@ -196,6 +198,20 @@ def _keep(fleet: Fleet, number: int) -> tuple[Kept | None, str]:
         return workbench.keep(), ""
     except (OSError, AgentEnvError) as error:
         return None, f"its machine cannot be kept: {error}"
+
+
+def refuse_quarantined(fleet: Fleet, index: int) -> None:
+    """Nothing is kept of, and nothing is put into, what is answered for by the host.
+
+    Raises:
+        SnapshotError: The environment is quarantined.
+    """
+    reason = fleet.recovery.out.reasons.get(index)
+    if reason is not None:
+        raise SnapshotError(
+            f"{fleet.members[index].id}: is quarantined ({reason}), and has no moments any more: leave it out by a"
+            " mask, or by None at its position; a new vector environment has it again"
+        )
 
 
 def built_with(fleet: Fleet, index: int) -> int | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agentenv.channel.contract import PeerLost
 from agentenv.errors import AgentEnvError, SandboxError, SnapshotError
 from agentenv.fleet.bases import State
-from agentenv.fleet.moments import Moment, built_with, park
+from agentenv.fleet.moments import Moment, built_with, park, refuse_quarantined
 from agentenv.fleet.repetition import difference, repeat
 from agentenv.sandbox.workbench import Kept
 from agentenv.wire.slot import Op
@@ -56,6 +56,7 @@ def _check(fleet: Fleet, index: int, moment: Moment) -> None:
         SnapshotError: It is.
     """
     number, parked = fleet.channel.group_of(index), moment.parked
+    refuse_quarantined(fleet, index)
     if moment.how in ("state", "pickle"):
         return
     if len(fleet.groups[number]) > 1:
