@@ -195,6 +195,14 @@ class Filled(Walk):
         self.bulk = bytearray(b"x") * (150 << 20)
 
 
+class Bulky(Walk):
+    """Has a state of some size."""
+
+    def __init__(self, kib: int = 0) -> None:
+        super().__init__()
+        self.bulk = bytes(kib << 10)
+
+
 class Logging(Walk):
     """Writes every step to a file that is open, and pays what the file holds."""
 

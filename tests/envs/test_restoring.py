@@ -196,3 +196,23 @@ def test_what_is_quarantined_can_be_neither_kept_nor_brought_back(mode: str) -> 
             assert rows[0].tolist() == rows[2].tolist()
             if mode == "Disabled":
                 vec.reset(options={"reset_mask": truncated})
+
+
+# -- answers
+
+
+def test_a_state_that_cannot_be_sent_leaves_the_next_one_read() -> None:
+    """Neither fits into shared memory; what is left on the socket of the two would be taken for a later answer."""
+    seen = []
+    for every in (3, "never"):
+        keys = {"env": "frail:Bulky", "max_message_mb": 1, "checkpoint_every": every}
+        pair = [{"id": name, "env_kwargs": {"kib": kib}, **keys} for name, kib in (("a", 1500), ("b", 700))]
+        vec = AgentVectorEnv({"global": {"seed": 1, "envs_per_sandbox": 2}, "environments": pair})
+        try:
+            vec.reset()
+            seen.append(play(vec, 6))
+            bases = vec._fleet.recovery.bases
+            assert (vec._fleet.recovery.recovered, bases.states) == (0, [None, None])
+        finally:
+            vec.close()
+    exact.assert_same(seen[0], seen[1])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from agentenv.channel.contract import PeerLost
 from agentenv.errors import RuntimeUnavailable, SandboxError
 from agentenv.fleet.cadence import Cadence
+from agentenv.fleet.repetition import collect
 from agentenv.sandbox.contract import ParkedCopy
 from agentenv.sandbox.workbench import Kept, Workbench
 from agentenv.wire.slot import Op
@@ -237,28 +238,31 @@ class Bases:
         members = [index for number in numbers for index in fleet.groups[number]]
         payloads = [encode(part) for part in request] * (len(numbers) if len(request) > 1 else len(members))
         losses = fleet.ask(Op.CAPTURE, members, payloads, _timeout_s(fleet, members))
+        answers, lost = collect(fleet, [index for index in members if fleet.channel.group_of(index) not in losses])
+        losses |= lost
         for number in numbers:
-            if number in losses:
-                continue
-            try:
-                for index in fleet.groups[number]:
-                    self._keep(number, index, position, fleet.value(index))
-            except PeerLost as lost:
-                losses[number] = lost
-            except SandboxError as error:
-                self._refuse(number, str(error).splitlines()[0])
+            if number not in losses:
+                self._keep(number, position, {index: answers[index] for index in fleet.groups[number]})
         return losses
 
-    def _keep(self, number: int, index: int, position: int, value: Any) -> None:
-        match value:
-            case ["state" | "pickle" as how, bytes() as data, float() as seconds]:
-                self.states[index] = State(position, how, data)
-                self._state_s[number] = seconds
-                self._proven.add(index)
-            case ["no", str() as reason]:
-                self._refuse(number, reason)
-            case _:
-                self._refuse(number, "it answered something that is not the protocol")
+    def _keep(self, number: int, position: int, answers: Mapping[int, Any]) -> None:
+        """The states of one sandbox's environments: all of them or none, for they share what is beside them."""
+        states: dict[int, State] = {}
+        for index, value in answers.items():
+            match value:
+                case ["state" | "pickle" as how, bytes() as data, float() as seconds]:
+                    states[index] = State(position, how, data)
+                    self._state_s[number] = seconds
+                    self._proven.add(index)
+                case ["no", str() as reason]:
+                    self._refuse(number, reason)
+                case SandboxError():
+                    self._refuse(number, str(value).splitlines()[0])
+                case _:
+                    self._refuse(number, "it answered something that is not the protocol")
+        if len(states) == len(answers):
+            for index, state in states.items():
+                self.states[index] = state
 
     def _refuse(self, number: int, reason: str) -> None:
         """The states of this sandbox's environments cannot be saved; what was saved before stays good."""

@@ -52,7 +52,7 @@ def repeat(
         here = [(i, segment) for i, segment in sorted(turns[position]) if fleet.channel.group_of(i) not in losses]
         members = [index for index, _ in here]
         losses |= fleet.ask(Op.REPLAY, members, [encode([segment]) for _, segment in here], timeout_s)
-        found, lost = _collect(fleet, [index for index in members if fleet.channel.group_of(index) not in losses])
+        found, lost = collect(fleet, [index for index in members if fleet.channel.group_of(index) not in losses])
         losses |= lost
         for index, answer in found.items():
             parts[index].append(answer)
@@ -110,7 +110,7 @@ def _repeat_alone(
         due = {index: piece for index, rest in pieces.items() if (piece := next(rest, None)) is not None}
         left_s = max(0.0, ends - time.monotonic())
         losses |= fleet.ask(Op.REPLAY, list(due), [encode(piece) for piece in due.values()], left_s)
-        found, lost = _collect(fleet, [index for index in due if fleet.channel.group_of(index) not in losses])
+        found, lost = collect(fleet, [index for index in due if fleet.channel.group_of(index) not in losses])
         losses |= lost
         for index, answer in found.items():
             parts[index].append(answer)
@@ -125,7 +125,16 @@ def _joined(parts: list[Any]) -> Any:
     return b"".join(parts) if bad is None else bad
 
 
-def _collect(fleet: Fleet, members: list[int]) -> tuple[dict[int, Any], dict[int, PeerLost]]:
+def collect(fleet: Fleet, members: Sequence[int]) -> tuple[dict[int, Any], dict[int, PeerLost]]:
+    """Read the answers of all, whatever some of them are: what is left unread would be taken for a later one's.
+
+    Args:
+        fleet: The environments, which were asked.
+        members: Those to read.
+
+    Returns:
+        For each position the value, or the error there is instead; and the groups that were lost meanwhile.
+    """
     answers: dict[int, Any] = {}
     losses: dict[int, PeerLost] = {}
     for index in members:
