@@ -195,6 +195,20 @@ class Filled(Walk):
         self.bulk = bytearray(b"x") * (150 << 20)
 
 
+class Refusing(Stateful):
+    """Takes on no state any more once it was told so, and explains that at length."""
+
+    refuses = False
+
+    def set_state(self, state: Any) -> None:
+        if self.refuses:
+            raise ValueError("no" * 20_000)
+        super().set_state(state)
+
+    def say(self, length: int) -> str:
+        return "x" * length
+
+
 class Bulky(Walk):
     """Has a state of some size."""
 

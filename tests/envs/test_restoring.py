@@ -55,9 +55,9 @@ def play(vec: AgentVectorEnv, steps: int) -> list[Any]:
 
 def kill(env: Any, index: int = 0) -> None:
     worker = env._fleet.sandboxes[env._fleet.channel.group_of(index)]._worker
-    with contextlib.suppress(ProcessLookupError):
+    if worker.pidfd >= 0:
         os.kill(worker.pid, signal.SIGKILL)
-    worker.wait(10.0)
+        worker.wait(10.0)
 
 
 def as_replay(vec: AgentVectorEnv, kept: Snapshot | None, index: int) -> Snapshot:
@@ -157,6 +157,19 @@ def test_who_is_restored_after_a_failure_forgets_it(monkeypatch: pytest.MonkeyPa
         assert env._fleet.recovery.recovered == 0
 
 
+def test_what_was_given_up_and_is_restored_serves_again() -> None:
+    with vector("frail:Walk", on_crash="raise") as vec:
+        play(vec, 4)
+        kept = vec.snapshot()
+        again = [as_replay(vec, one, index) for index, one in enumerate(kept)]
+        expected = play(vec, 3)
+        kill(vec, 1)
+        with pytest.raises(SandboxDied):
+            vec.step(np.zeros(2, np.int64))
+        vec.restore(again)
+        exact.assert_same(play(vec, 3), expected)
+
+
 # -- what is refused
 
 
@@ -196,6 +209,84 @@ def test_what_is_quarantined_can_be_neither_kept_nor_brought_back(mode: str) -> 
             assert rows[0].tolist() == rows[2].tolist()
             if mode == "Disabled":
                 vec.reset(options={"reset_mask": truncated})
+
+
+# -- some get there, and some do not
+
+
+def spoilt(kept: Snapshot | None) -> Snapshot:
+    assert kept is not None
+    return replace(kept, moment=replace(kept.moment, data=b"junk"))
+
+
+@pytest.mark.parametrize("how", ["pickle", "replay"])
+@pytest.mark.parametrize("strike", [None, 0, 1])
+def test_who_got_there_stays_there_whoever_did_not(
+    monkeypatch: pytest.MonkeyPatch, strike: int | None, how: str
+) -> None:
+    keys = {"autoreset_mode": "Disabled", "env_kwargs": {"length": 9}}
+    with vector("frail:Walk", 3, checkpoint_every=3 if how == "pickle" else "never", **keys) as vec:
+        play(vec, 4)
+        kept = vec.snapshot()
+        bad = spoilt(kept[1]) if how == "pickle" else as_replay(vec, kept[1], 1)
+        expected = play(vec, 5)
+        kept[1] = bad
+        if how == "replay":
+            failing(monkeypatch, vec._context.runtime, "create")
+        with pytest.raises((SnapshotError, RuntimeUnavailable), match=r"env-1: the saved state cannot be|not now"):
+            vec.restore(kept)
+        assert vec._ended.tolist() == [False, True, False]
+        rows = vec.restore([None] * 3)
+        exact.assert_same(rows[1], expected[-1][0][1])
+        for index in (0, 2):
+            exact.assert_same(rows[index], kept[index].observation)  # type: ignore[union-attr]  # it was kept
+        if strike is not None:
+            kill(vec, strike)
+        vec.reset(seed=5, options={"reset_mask": np.array([False, True, False])})
+        seen = play(vec, 4)
+        for row in (0, 2):
+            for one, wanted in zip(seen, expected, strict=False):
+                exact.assert_same(one[0][row], wanted[0][row])
+
+
+def test_who_took_on_its_state_stays_there_where_another_is_given_up() -> None:
+    with vector("frail:Walk", 2, on_crash="raise") as vec:
+        play(vec, 4)
+        kept = vec.snapshot()
+        expected = play(vec, 3)
+        kill(vec, 1)
+        with pytest.raises(SandboxDied, match="index 1"):
+            vec.restore(kept)
+        assert vec._fleet.recovery.bases.states[0] is not None
+        vec.reset(options={"reset_mask": np.array([False, True])})
+        for one, wanted in zip(play(vec, 3), expected, strict=True):
+            exact.assert_same(one[0][0], wanted[0][0])
+
+
+def test_an_answer_beside_one_that_says_no_is_read() -> None:
+    """Both say no, at such length that it does not fit into shared memory."""
+    with vector("frail:Refusing", 2, envs_per_sandbox=2) as vec:
+        play(vec, 4)
+        kept = vec.snapshot()
+        vec.set_attr("refuses", True)
+        with pytest.raises(SnapshotError, match="env-0: the saved state cannot be taken on"):
+            vec.restore(kept)
+        assert [len(said) for said in vec.call("say", 40_000)] == [40_000, 40_000]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_who_is_quarantined_over_it_is_not_taken_for_restored(who: int) -> None:
+    with vector("frail:Walk", 2, max_restarts=0) as vec:
+        play(vec, 4)
+        kept = vec.snapshot()
+        expected = play(vec, 1)[0][0]
+        kill(vec, who)
+        with pytest.raises(SnapshotError, match=f"env-{who}: is quarantined"):
+            vec.restore(kept)
+        rows, _, _, truncated, _ = vec.step(np.zeros(2, np.int64))
+        assert truncated.tolist() == [who == 0, who == 1]
+        exact.assert_same(rows[1 - who], expected[1 - who])
+        assert vec._fleet.recovery.bases.states[1 - who] is not None
 
 
 # -- answers

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agentenv.config import Config
 from agentenv.envs.snapshots import Snapshot, Spawns, check_snapshot, spread_seeds
-from agentenv.errors import SnapshotError, counted
+from agentenv.errors import SandboxError, SnapshotError, counted
 from agentenv.fleet import moments, restoring
 from agentenv.fleet.fleet import Fleet
 
@@ -65,8 +65,9 @@ def put_all(
     spawns: Spawns,
     ended: NDArray[np.bool_],
     leaves: Leaves,
-) -> Leaves:
-    """Bring environments to snapshots, and their observations into their slots; returns the leaves of all.
+    gone: dict[int, SandboxError],
+) -> None:
+    """Bring environments to snapshots, and their observations into their slots.
 
     Args:
         fleet: The environments.
@@ -75,11 +76,12 @@ def put_all(
         reseed: See ``spread_seeds``.
         spawns: The vector's.
         ended: Which episodes are over; updated.
-        leaves: The present ones.
+        leaves: The present ones; updated.
+        gone: Those that were not brought back, and why; updated.
 
     Raises:
         TypeError, ValueError: Something else than snapshots, or another number of them.
-        SnapshotError: One cannot be gone back to.
+        SnapshotError: One cannot be gone back to. What is updated is so for those that were.
     """
     if not isinstance(snapshots, Sequence) or isinstance(snapshots, str | bytes):
         raise TypeError(f"expected a list of snapshots, one for each environment; got {type(snapshots).__name__}")
@@ -91,13 +93,15 @@ def put_all(
         check_snapshot(kept, fleet.members[index])
     spawned = spawns.take("restore", [fleet.members[index] for index in chosen]) if reseed == "spawn" else []
     seeds = dict(zip(chosen, spread_seeds(reseed, len(chosen), spawned), strict=True))
+
+    def arrive(index: int) -> None:
+        leaves[index] = fleet.put_observation(index, chosen[index].observation)
+        ended[index] = chosen[index].ended
+        gone.pop(index, None)
+
     restoring.put(
         fleet,
         {index: kept.moment for index, kept in chosen.items()},
         {index: seed for index, seed in seeds.items() if seed is not None},
+        arrive,
     )
-    found = list(leaves)
-    for index, kept in chosen.items():
-        found[index] = fleet.put_observation(index, kept.observation)
-        ended[index] = kept.ended
-    return found

@@ -258,8 +258,10 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
             SnapshotError: One cannot be gone back to; says which and why.
         """
         fleet = self._opened()
-        self._variables = put_all(fleet, snapshots, mask, reseed, self._spawns, self._ended, self._variables)
-        self._any_ended = bool(self._ended.any())
+        try:
+            put_all(fleet, snapshots, mask, reseed, self._spawns, self._ended, self._variables, self._failed)
+        finally:
+            self._any_ended = bool(self._ended.any())
         return self._observe()
 
     def broadcast(self, index: int, *, reseed: int | str | None = None) -> Any:

@@ -6,7 +6,7 @@ and is brought back to where it was before, when it is asked next (``agentenv.fl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from agentenv.channel.contract import PeerLost
 from agentenv.errors import AgentEnvError, SandboxError, SnapshotError
 from agentenv.fleet.bases import State
 from agentenv.fleet.moments import Moment, built_with, park, refuse_quarantined
-from agentenv.fleet.repetition import difference, repeat
+from agentenv.fleet.repetition import collect, difference, repeat
 from agentenv.sandbox.workbench import Kept
 from agentenv.wire.slot import Op
 from agentenv.wire.values import encode
@@ -25,13 +25,19 @@ if TYPE_CHECKING:
 _ATTEMPTS = 3
 
 
-def put(fleet: Fleet, moments: Mapping[int, Moment], reseed: Mapping[int, int] | None = None) -> None:
+def put(
+    fleet: Fleet,
+    moments: Mapping[int, Moment],
+    reseed: Mapping[int, int] | None = None,
+    arrived: Callable[[int], None] = lambda index: None,
+) -> None:
     """Bring environments to moments.
 
     Args:
         fleet: The environments.
         moments: For each position, the moment it is brought to.
         reseed: Seeds of new random streams, for those that are not to go on with the moment's.
+        arrived: Is told of each that is there, also where another fails.
 
     Raises:
         SnapshotError: A moment cannot be gone back to; says why. What was brought back before stays so, and one that
@@ -42,11 +48,11 @@ def put(fleet: Fleet, moments: Mapping[int, Moment], reseed: Mapping[int, int] |
     for index, moment in moments.items():
         _check(fleet, index, moment)
     saved = {index: moment for index, moment in moments.items() if moment.how in ("state", "pickle")}
-    _load(fleet, saved, seeds)
+    _load(fleet, saved, seeds, arrived)
     for index, moment in moments.items():
         if index not in saved:
             _enter(fleet, index, moment, seeds.get(index))
-    _settle(fleet, moments, seeds)
+            _settle(fleet, {index: moment}, seeds, arrived)
 
 
 def _check(fleet: Fleet, index: int, moment: Moment) -> None:
@@ -121,24 +127,35 @@ def reseed(fleet: Fleet, index: int, seed: int) -> None:
         raise SnapshotError(f"{fleet.members[index].id}: it cannot be given new random streams: {what}") from error
 
 
-def _load(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int]) -> None:
-    members = list(moments)
+def _load(
+    fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int], arrived: Callable[[int], None]
+) -> None:
+    """Have environments take on states; each that did is settled before anything is raised for another."""
+    pending, failure = list(moments), None
     for _ in range(_ATTEMPTS):
-        payloads = [encode([moments[i].how, moments[i].data, seeds.get(i)]) for i in members]
-        timeout_s = max((fleet.members[index].reset_timeout_s for index in members), default=60.0)
-        losses = fleet.ask(Op.LOAD, members, payloads, timeout_s)
+        payloads = [encode([moments[i].how, moments[i].data, seeds.get(i)]) for i in pending]
+        timeout_s = max((fleet.members[index].reset_timeout_s for index in pending), default=60.0)
+        losses = fleet.ask(Op.LOAD, pending, payloads, timeout_s)
+        answers, lost = collect(fleet, [index for index in pending if fleet.channel.group_of(index) not in losses])
+        losses |= lost
+        there = [index for index in pending if fleet.channel.group_of(index) not in losses]
+        for index in there:
+            if isinstance(error := answers[index], SandboxError) and failure is None:
+                what = str(error).splitlines()[0]
+                failure = SnapshotError(f"{fleet.members[index].id}: the saved state cannot be taken on: {what}")
+                failure.__cause__ = error
+        loaded = [index for index in there if not isinstance(answers[index], SandboxError)]
+        _settle(fleet, {index: moments[index] for index in loaded}, seeds, arrived)
+        pending = [index for index in pending if index not in there]
         if not losses:
             break
         fleet.recovery.recover(losses, between=True)
+        for index in pending:
+            refuse_quarantined(fleet, index)
     else:
         raise SnapshotError("environments died every time they were to take on a saved state")
-    for index in members:
-        try:
-            fleet.value(index)
-        except SandboxError as error:
-            raise SnapshotError(
-                f"{fleet.members[index].id}: the saved state cannot be taken on: {str(error).splitlines()[0]}"
-            ) from error
+    if failure is not None:
+        raise failure
 
 
 def _resume(fleet: Fleet, number: int, moment: Moment, seed: int | None) -> None:
@@ -187,7 +204,9 @@ def _repeat(fleet: Fleet, index: int, number: int, moment: Moment, seed: int | N
         parked.drop()
 
 
-def _settle(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int]) -> None:
+def _settle(
+    fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int], arrived: Callable[[int], None]
+) -> None:
     """From here on the journal belongs to what was gone back to."""
     bases = fleet.recovery.bases
     for number in sorted({fleet.channel.group_of(index) for index in moments}):
@@ -205,3 +224,5 @@ def _settle(fleet: Fleet, moments: Mapping[int, Moment], seeds: Mapping[int, int
                 bases.states[index] = state
         else:
             bases.want()
+    for index in moments:
+        arrived(index)
