@@ -307,3 +307,129 @@ def test_a_state_that_cannot_be_sent_leaves_the_next_one_read() -> None:
         finally:
             vec.close()
     exact.assert_same(seen[0], seen[1])
+
+
+# -- a death before anything was saved
+
+
+@pytest.mark.parametrize("cadence", [4, "never"])
+@pytest.mark.parametrize("env", ["frail:Native", "frail:Walk"])
+@pytest.mark.parametrize(("count", "seed"), [(1, None), (1, 5), (2, None), (2, 5)])
+def test_a_fork_that_is_killed_at_once_comes_back_exactly(env: str, cadence: Any, count: int, seed: Any) -> None:
+    with begun(env, 9, checkpoint_every=cadence) as made:
+        twins, forks = made.fork(count, reseed=seed), made.fork(count, reseed=seed)
+        for twin, fork in zip(twins, forks, strict=True):
+            expected = future(twin, 8)
+            (grandchild,) = fork.fork()
+            for one in (fork, grandchild):
+                kill(one)
+                exact.assert_same(one.step(0), expected[0])
+                kill(one)
+                exact.assert_same([one.step(number % 3) for number in range(1, 8)], expected[1:])
+                assert one._fleet.recovery.recovered == 2
+            grandchild.close()
+        for one in (*twins, *forks):
+            one.close()
+
+
+@pytest.mark.parametrize("env", ["frail:Native", "frail:Walk"])
+def test_a_fork_lives_on_where_all_of_its_cell_dies(env: str) -> None:
+    with begun(env, 9, checkpoint_every=4) as made:
+        (twin,), (fork,) = made.fork(reseed=5), made.fork(reseed=5)
+        expected = future(twin, 8)
+        os.kill(made._fleet.sandboxes[0].pid, signal.SIGKILL)
+        exact.assert_same(future(fork, 8), expected)
+        assert fork._fleet.sandboxes[0].pid != made._fleet.sandboxes[0].pid
+        twin.close()
+        fork.close()
+
+
+def test_a_fork_of_what_has_run_too_long_is_saved_before_it_is_asked() -> None:
+    with begun("frail:Native", checkpoint_every=1000) as made:
+        made._fleet.recovery.bases.births[0] = None  # as it is when too much has happened
+        twin, fork = made.fork(2)
+        expected = future(twin, 8)
+        for number in range(8):
+            if number in (1, 6):
+                kill(fork)
+            exact.assert_same(fork.step(number % 3), expected[number])
+        assert fork._fleet.recovery.recovered == 2
+        twin.close()
+        fork.close()
+
+
+def test_what_a_fork_with_streams_of_its_own_did_can_be_done_again() -> None:
+    with begun("frail:Native") as made:
+        (fork,) = made.fork(reseed=5)
+        future(fork, 4)
+        snapshot = fork.snapshot("replay")
+        expected = future(fork, 6)
+        exact.assert_same(fork.restore(snapshot), snapshot.observation)
+        exact.assert_same(future(fork, 6), expected)
+        with AgentENV.from_snapshot(snapshot) as other:
+            exact.assert_same(future(other, 6), expected)
+        fork.close()
+
+
+def test_what_a_fork_has_borrowed_is_its_parents_to_end() -> None:
+    with begun("frail:Native", 6, checkpoint_every=3) as made:
+        twin, fork = made.fork(2)
+        expected = future(twin, 8)
+        bases = made._fleet.recovery.bases
+        bases.births[0] = fork._fleet.recovery.bases.births[0] = None
+        kill(fork)
+        exact.assert_same(fork.step(0), expected[0])  # by the copy its parent has parked
+        fork.close()
+        assert bases.copies[0].parked.alive()
+        exact.assert_same(future(made, 8), expected)
+        twin.close()
+
+
+@pytest.mark.parametrize("seed", [None, 9])
+@pytest.mark.parametrize("cadence", [4, "never"])
+@pytest.mark.parametrize("env", ["frail:Native", "frail:Walk"])
+def test_who_went_back_to_a_process_and_is_killed_at_once_comes_back(env: str, cadence: Any, seed: Any) -> None:
+    with begun(env, checkpoint_every=cadence) as made:
+        snapshot = made.snapshot("fork")
+        made.restore(snapshot, reseed=seed)
+        expected = future(made, 9)
+        for strikes in ((0,), (0, 1), (3, 8)):
+            made.restore(snapshot, reseed=seed)
+            for number in range(9):
+                if number in strikes:
+                    kill(made)
+                exact.assert_same(made.step(number % 3), expected[number])
+        assert made._fleet.recovery.recovered == 5
+        made.restore(snapshot)  # it is there still
+        snapshot.close()
+
+
+def test_what_was_gone_back_to_is_let_go_of_once_something_was_saved() -> None:
+    with begun("frail:Walk", checkpoint_every=4) as made:
+        snapshot = made.snapshot("fork")
+        made.restore(snapshot)
+        expected = future(made, 9)
+        made.restore(snapshot)
+        seen = future(made, 1)
+        assert not made._fleet.recovery.bases.copies[0].borrowed
+        snapshot.close()
+        kill(made)
+        seen += [made.step(number % 3) for number in range(1, 9)]
+        exact.assert_same(seen, expected)
+
+
+def test_what_is_kept_since_a_process_was_gone_back_to_is_bounded() -> None:
+    with begun("frail:Native", checkpoint_every="never") as made:
+        journal, bases = made._fleet.journal, made._fleet.recovery.bases
+        bases._most_bytes = 20_000
+        snapshot = made.snapshot("fork")
+        made.restore(snapshot)
+        for _ in range(1_500):
+            *_, terminated, truncated, _ = made.step(0)
+            if terminated or truncated:
+                made.reset()
+            assert journal.nbytes <= 60_000
+        kill(made)
+        *_, info = made.step(0)
+        assert "too much has happened" in info["agentenv"]["truncated"]
+        snapshot.close()

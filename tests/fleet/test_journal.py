@@ -262,3 +262,40 @@ def test_a_reward_keeps_its_bits(value: Any) -> None:
     journal.commit(outcomes)
     found = journal.recent(0, 1)[0]["reward"]
     assert np.float64(found).tobytes() == np.float64(value).tobytes()
+
+
+@pytest.mark.parametrize("last", ["step", "request", "full"])
+def test_a_copy_begins_with_what_another_holds_and_each_goes_on_alone(last: str) -> None:
+    def step(journal: Journal, number: int) -> None:
+        journal.note_step(np.full((COUNT, SIZE), number, np.uint8))
+        journal.commit(outcomes_of(number))
+
+    first, alone = make(), make()
+    numbers = range(ROWS if last == "full" else 2)
+    for made in (first, alone):
+        made.note(Op.RESET, None, [b"a", b"b", b"c"])
+        made.commit(outcomes_of(99))
+        for number in numbers:
+            step(made, number)
+        if last == "request":
+            made.note(Op.CALL, (1,), [b"called"])
+            made.commit(outcomes_of(98))
+    second = make()
+    second.inherit(first)
+    assert (second.position, second.start, second.nbytes) == (first.position, first.start, first.nbytes)
+    for number in range(50, 60):
+        step(second, number)
+        step(first, number + 50)
+        step(alone, number + 50)
+    inherited = alone.position - 10
+    for index in range(COUNT):
+        past, other, wanted = (made.since(index, 0) for made in (second, first, alone))
+        assert other.segments == wanted.segments
+        assert np.array_equal(other.outcomes, wanted.outcomes)
+        assert np.array_equal(past.outcomes[:-10], wanted.outcomes[:-10])
+        actions = [data[:SIZE] for op, _, data in past.singly() if op == Op.STEP]
+        assert [data[0] for data in actions] == [*numbers, *range(50, 60)]
+    second.trim(second.position)
+    assert first.start == 0
+    assert (first.since(0, inherited).positions == np.arange(inherited, inherited + 10)).all()
+    assert second.nbytes <= first.nbytes

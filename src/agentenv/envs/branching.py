@@ -186,8 +186,8 @@ class Branching:
             return self._begin_from(kept, seed)
         with turn:
             observation = self._read(self._leaves)
+            moments.inherit(child._fleet, fleet, seed)
         child._leaves = child._fleet.put_observation(0, observation)
-        child._fleet.recovery.bases.forget(0)
         return child
 
     def _require_observation(self) -> None:

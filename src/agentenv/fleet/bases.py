@@ -16,7 +16,7 @@ import logging
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from agentenv.channel.contract import PeerLost
 from agentenv.errors import RuntimeUnavailable, SandboxError
 from agentenv.fleet.cadence import Cadence
 from agentenv.fleet.repetition import collect
+from agentenv.fleet.rungs import Copy, State, copy_refusal
 from agentenv.sandbox.contract import ParkedCopy
 from agentenv.sandbox.workbench import Kept, Workbench
 from agentenv.wire.slot import Op
@@ -40,31 +41,6 @@ _MOST_OF_LIMIT = 0.4
 _DEATHS_SAVING = 2
 _SAVING_S = 10.0
 """What takes longer hangs: the other side gives up long before."""
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A saved state of one environment.
-
-    Attributes:
-        position: Where in the journal it was made.
-        how: "state" or "pickle", as the guest calls it.
-        data: What the guest gave; opaque.
-        seed: Of random streams that take the place of the state's; None keeps those.
-    """
-
-    position: int
-    how: str
-    data: bytes
-    seed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A parked copy of one sandbox's process, or a snapshot of all of it, and where in the journal it was made."""
-
-    position: int
-    parked: ParkedCopy | Kept
 
 
 class Bases:
@@ -90,6 +66,7 @@ class Bases:
         """
         self._fleet: Fleet = weakref.proxy(fleet)
         self._cadence = cadence or Cadence()
+        self._recovers = cadence is not None
         most = 0 if cadence is None else _MOST_JOURNAL_BYTES
         share = most * fleet.count // max(fleet.count, fleet.context.most_environments)
         self._most_bytes = max(share, _LEAST_JOURNAL_BYTES, 3 * fleet.journal.block_bytes)
@@ -157,7 +134,8 @@ class Bases:
         proving_s = perf_counter() - began
         losses |= self._capture(later, False)
         every_time = [number for number in live if number in self.unfit or number in costly]
-        stale = [number for number in live if number in every_time or number not in self.copies]
+        held = {number for number, copy in self.copies.items() if not copy.borrowed}
+        stale = [number for number in live if number in every_time or number not in held]
         parking = perf_counter()
         losses |= self._park([n for n in stale if n not in losses and n not in self._uncopied])
         stem_s = 0.0 if every_time else perf_counter() - parking
@@ -186,8 +164,23 @@ class Bases:
     def drop_copy(self, number: int) -> None:
         """End the parked copy of a sandbox, if there is one."""
         held = self.copies.pop(number, None)
-        if held is not None:
+        if held is not None and not held.borrowed:
             held.parked.drop()
+
+    def borrow(self, number: int, parked: ParkedCopy | Kept, seed: int | None) -> None:
+        """A sandbox was brought back to what somebody else has kept: its base until it has one of its own."""
+        if self._recovers:
+            self.copies[number] = Copy(self._fleet.journal.position, parked, seed, borrowed=True)
+        self.want()
+
+    def inherit(self, other: Bases) -> None:
+        """Begin with what the original of a copy, whose journal was taken over, is brought back from."""
+        self.states, self.births = list(other.states), list(other.births)
+        if self._recovers:
+            self.copies = {number: replace(copy, borrowed=True) for number, copy in other.copies.items()}
+        self._plan()
+        if any(state is None and birth is None for state, birth in zip(self.states, self.births, strict=True)):
+            self.want()
 
     def close(self) -> None:
         """End the parked copies. Idempotent."""
@@ -347,33 +340,24 @@ class Bases:
     def _trim(self) -> None:
         """Forget the part of the journal that nobody will be brought back from."""
         journal = self._fleet.journal
+        is_full = journal.nbytes > self._most_bytes
         needed = []
         for number, group in enumerate(self._fleet.groups):
             copy = self.copies.get(number)
             for index in group:
                 state, birth = self.states[index], self.births[index]
                 durable = state.position if state is not None else birth
-                if durable is None or (journal.nbytes > self._most_bytes and durable < journal.position):
+                if durable is None or (is_full and durable < journal.position):
                     self.states[index] = state = durable = self.births[index] = None
                 # A copy is worth keeping the journal for only where there is nothing better.
                 at = [durable] if durable is not None else []
-                at += [copy.position] if copy is not None and (state is None or durable is None) else []
+                is_worth = copy is not None and not (is_full and copy.position < journal.position)
+                at += [copy.position] if copy is not None and is_worth and (state is None or durable is None) else []
                 needed.append(min(at, default=journal.position))
         journal.trim(min(needed, default=journal.position))
         for index, birth in enumerate(self.births):
             if birth is not None and birth < journal.start:
                 self.births[index] = None
-
-
-def copy_refusal(value: Any) -> str | None:
-    """Why an environment did not copy itself, or None when it did."""
-    match value:
-        case ["ok", float()]:
-            return None
-        case ["no", str() as reason]:
-            return reason
-        case _:
-            return "it answered something that is not the protocol"
 
 
 def _timeout_s(fleet: Fleet, members: Any) -> float:

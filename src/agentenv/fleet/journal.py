@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -168,6 +168,14 @@ class Journal:
         block.used -= 1
         self.position -= 1
         self._open = block
+
+    def inherit(self, other: Journal) -> None:
+        """Begin with all that another of the same shape holds; from here on each goes on by itself."""
+        self._blocks = deque(other._blocks)
+        if self._blocks:  # the only one that is still written to
+            self._blocks[-1] = replace(self._blocks[-1])
+        self._steps = self._open = None
+        self.position, self.start, self.nbytes = other.position, other.start, other.nbytes
 
     def drop(self) -> None:
         """Forget the pending entry."""

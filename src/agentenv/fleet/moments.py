@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentenv.channel.contract import PeerLost
 from agentenv.errors import AgentEnvError, SnapshotError
-from agentenv.fleet.bases import copy_refusal
 from agentenv.fleet.journal import Past
+from agentenv.fleet.rungs import copy_refusal
 from agentenv.sandbox.contract import ParkedCopy, Sandbox
 from agentenv.sandbox.workbench import Kept
 from agentenv.wire.slot import Op
@@ -142,6 +142,21 @@ def branch(fleet: Fleet, sandbox_id: str, stem: ParkedCopy | Kept | None, turn: 
                 raise SnapshotError(f"{fleet.members[0].id}: cannot be forked: {refusal}")
 
     return copying.branch(replace(source.spec, id=sandbox_id), order)
+
+
+def inherit(child: Fleet, parent: Fleet, seed: int | None) -> None:
+    """The only environment of a fleet is a copy of another's: it has the same past, and is brought back by it.
+
+    Args:
+        child: The copy's, of which nothing was asked yet.
+        parent: The other's, of which nothing was asked since.
+        seed: Of the new random streams the copy was given.
+    """
+    child.journal.inherit(parent.journal)
+    if seed is not None:
+        child.journal.note(Op.LOAD, None, [encode([None, b"", seed])])
+        child.journal.commit(child.channel.outcomes)
+    child.recovery.bases.inherit(parent.recovery.bases)
 
 
 def _ask_one(fleet: Fleet, op: Op, index: int, request: Any) -> Any:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from agentenv.channel.contract import PeerLost
 from agentenv.errors import AgentEnvError, SandboxError, SnapshotError
-from agentenv.fleet.bases import State
 from agentenv.fleet.moments import Moment, built_with, park, refuse_quarantined
 from agentenv.fleet.repetition import collect, difference, repeat
+from agentenv.fleet.rungs import State
 from agentenv.sandbox.workbench import Kept
 from agentenv.wire.slot import Op
 from agentenv.wire.values import encode
@@ -222,6 +222,8 @@ def _settle(
         if is_whole:
             for index, state in states.items():
                 bases.states[index] = state
+        elif len(fleet.groups[number]) == 1 and (parked := moments[fleet.groups[number][0]].parked) is not None:
+            bases.borrow(number, parked, seeds.get(fleet.groups[number][0]))
         else:
             bases.want()
     for index in moments:

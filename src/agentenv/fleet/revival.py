@@ -21,6 +21,9 @@ from agentenv.fleet.bases import Bases
 from agentenv.fleet.crashes import CrashReport
 from agentenv.fleet.journal import Past
 from agentenv.fleet.repetition import difference, repeat
+from agentenv.fleet.restoring import reseed
+from agentenv.fleet.rungs import Copy
+from agentenv.sandbox.workbench import Kept
 from agentenv.wire.slot import PACES, Flag, Op
 from agentenv.wire.values import encode
 
@@ -117,7 +120,7 @@ class Revival:
                 fresh.append(death)
                 continue
             try:
-                fleet.resume_from(death.number, held.parked)
+                _resume(fleet, death.number, held)
                 death.how = "state" if self._states_are_later(death.number) else "copy"
             except (OSError, AgentEnvError) as error:
                 logger.debug("the parked copy could not be copied: %s", error)
@@ -292,3 +295,12 @@ class Revival:
     def _timeout_s(self, members: Sequence[int]) -> float:
         chosen = [self._fleet.members[index] for index in members]
         return max((member.reset_timeout_s + member.step_timeout_s for member in chosen), default=60.0)
+
+
+def _resume(fleet: Fleet, number: int, held: Copy) -> None:
+    if not isinstance(held.parked, Kept):
+        fleet.resume_from(number, held.parked, held.seed)
+        return
+    fleet.resume_from(number, held.parked)
+    if held.seed is not None:
+        reseed(fleet, fleet.groups[number][0], held.seed)
