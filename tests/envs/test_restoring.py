@@ -309,6 +309,17 @@ def test_a_state_that_cannot_be_sent_leaves_the_next_one_read() -> None:
     exact.assert_same(seen[0], seen[1])
 
 
+def test_a_state_that_cannot_be_sent_is_kept_another_way() -> None:
+    with begun("frail:Bulky", env_kwargs={"kib": 1500}, max_message_mb=1) as env:
+        snapshot = env.snapshot()
+        assert (snapshot.how, len(snapshot.reasons)) == ("fork", 1)
+        assert "at most 1 MB are accepted" in snapshot.reasons[0]
+        expected = future(env, 6)
+        env.restore(snapshot)
+        exact.assert_same(future(env, 6), expected)
+        snapshot.close()
+
+
 # -- a death before anything was saved
 
 

@@ -107,7 +107,8 @@ class Branching:
 
         Raises:
             TypeError, ValueError: It is no snapshot, or ``reseed`` none of these.
-            SnapshotError: It cannot be gone back to from here; says why.
+            SnapshotError: It cannot be gone back to from here; says why. Where it fails on its way, the environment is
+                brought back to where it was, when it is asked next.
         """
         fleet = self._opened()
         check_snapshot(snapshot, self._environment)

@@ -255,7 +255,7 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
             The batched observation: the snapshots' where they were used.
 
         Raises:
-            SnapshotError: One cannot be gone back to; says which and why.
+            SnapshotError: One cannot be gone back to; says which and why. Those that got there stay there.
         """
         fleet = self._opened()
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentenv.channel.contract import PeerLost
-from agentenv.errors import AgentEnvError, SnapshotError
+from agentenv.errors import AgentEnvError, EnvError, SnapshotError
 from agentenv.fleet.journal import Past
 from agentenv.fleet.rungs import copy_refusal
 from agentenv.sandbox.contract import ParkedCopy, Sandbox
@@ -78,6 +78,8 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
             if fleet.recovery.cut_of(fleet.channel.group_of(index)) or index in fleet.recovery.out.reasons:
                 raise  # what was to be kept is gone
             answer = ["no", str(error)]
+        except EnvError as error:
+            answer = ["no", str(error).splitlines()[0]]
         match answer:
             case ["state" | "pickle" as found, bytes() as data, float()] if how in (None, found):
                 fleet.recovery.bases.note_proven(index)
