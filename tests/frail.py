@@ -44,6 +44,32 @@ class Native(Walk):
         self.lock = threading.Lock()
 
 
+class Lengthy(Walk):
+    """Observes texts, of any length there is memory for."""
+
+    observation_space = spaces.Text(1 << 40, min_length=0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.told(), {}
+
+    def step(self, action: Any) -> Step:
+        _, reward, terminated, truncated, info = super().step(action)
+        return self.told(), reward, terminated, truncated, info
+
+    def told(self) -> str:
+        return "a"
+
+
+class Lengthier(Lengthy):
+    """Observes texts none of which fits into a slot."""
+
+    observation_space = spaces.Text(60_000, min_length=50_000)
+
+    def told(self) -> str:
+        return "a" * 50_000
+
+
 class Stateful(Native):
     """Cannot be pickled, but says truly what its state is."""
 

@@ -309,6 +309,22 @@ def test_used_up_restarts_quarantine_one_and_spare_the_others(mode: str) -> None
     vec.close()
 
 
+@pytest.mark.parametrize("mode", [*MODES, "Disabled"])
+@pytest.mark.parametrize("env", ["frail:Lengthy", "frail:Lengthier"])
+def test_who_observes_texts_is_quarantined_however_long_these_may_be(env: str, mode: str) -> None:
+    vec = AgentVectorEnv.from_env(env, num_envs=2, max_restarts=0, autoreset_mode=mode)
+    vec.reset(seed=1)
+    kill_worker(vec, 1)
+    for _ in range(3):
+        observations, rewards, _, truncated, infos = vec.step(np.zeros(2, np.int64))
+        assert (truncated.tolist(), rewards[1]) == ([False, True], 0.0)
+        assert infos["agentenv"]["quarantined"][1]
+        assert vec.single_observation_space.contains(observations[1])
+        if mode == "Disabled":
+            vec.reset(options={"reset_mask": truncated})
+    vec.close()
+
+
 def test_a_quarantine_raises_where_that_is_wanted_and_where_there_is_only_one() -> None:
     vec = AgentVectorEnv.from_env("frail:Walk", num_envs=2, max_restarts=0, on_quarantine="raise")
     vec.reset(seed=1)

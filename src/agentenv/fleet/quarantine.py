@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agentenv.errors import Cause, CauseKind, Owner, SandboxDied
+from agentenv.fleet.smallest import smallest
 from agentenv.wire.slot import Flag, Op
 from agentenv.wire.values import encode
 
@@ -37,18 +38,19 @@ class Quarantined:
         self.reasons.update(dict.fromkeys(group, reason))
         space = copy.deepcopy(fleet.single_observation_space)
         space.seed(0)
-        self._leaves.update({index: fleet.put_observation(index, space.sample()) for index in group})
+        observation = smallest(space)
+        self._leaves.update({index: fleet.put_observation(index, observation) for index in group})
         self.answer(fleet.current[0], fleet.current[1])
 
     def answer(self, op: Op, members: Sequence[int] | None) -> None:
         """Answer in their place: a step is truncated with reward 0, anything else is done."""
-        channel, variable = self._fleet.channel, self._fleet.observation_layout.variable
+        fleet, channel = self._fleet, self._fleet.channel
         for index, reason in self.reasons.items():
             if members is not None and index not in members:
                 continue
             info = {"agentenv": {"quarantined": True, "reason": reason}}
             flags = int(Flag.TRUNCATED) if op is Op.STEP else 0
-            if variable:
+            if fleet.observation_layout.variable:
                 channel.put_answer(index, flags | Flag.RECORD, encode([info, self._leaves[index], None]))
             else:
                 channel.put_answer(index, flags | Flag.INFO, encode(info))
