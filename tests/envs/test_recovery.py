@@ -320,8 +320,26 @@ def test_who_observes_texts_is_quarantined_however_long_these_may_be(env: str, m
         assert (truncated.tolist(), rewards[1]) == ([False, True], 0.0)
         assert infos["agentenv"]["quarantined"][1]
         assert vec.single_observation_space.contains(observations[1])
+        if mode == "SameStep":
+            assert infos["_final_obs"].tolist() == [False, True]
+            assert infos["final_obs"][1] == observations[1]
         if mode == "Disabled":
             vec.reset(options={"reset_mask": truncated})
+    vec.close()
+
+
+def test_who_is_quarantined_ends_its_episodes_as_all_do_in_the_same_step() -> None:
+    vec = AgentVectorEnv.from_env("frail:Walk", num_envs=2, max_restarts=0, autoreset_mode="SameStep")
+    vec.reset(seed=1)
+    kill_worker(vec, 1)
+    for _ in range(3):
+        observations, *_, truncated, infos = vec.step(np.zeros(2, np.int64))
+        assert truncated.tolist() == [False, True]
+        assert infos["_final_obs"].tolist() == infos["_final_info"].tolist() == [False, True]
+        assert infos["final_obs"][1].tolist() == observations[1].tolist()
+        assert infos["final_info"]["agentenv"]["quarantined"][1]
+        assert "restart" in infos["final_info"]["agentenv"]["reason"][1]
+    vec.reset()
     vec.close()
 
 

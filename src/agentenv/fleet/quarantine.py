@@ -43,14 +43,22 @@ class Quarantined:
         self.answer(fleet.current[0], fleet.current[1])
 
     def answer(self, op: Op, members: Sequence[int] | None) -> None:
-        """Answer in their place: a step is truncated with reward 0, anything else is done."""
+        """Answer in their place: a step is truncated with reward 0, anything else is done.
+
+        In the mode SameStep such a step has a last observation and info as well, as every other that ends an episode.
+        """
         fleet, channel = self._fleet, self._fleet.channel
         for index, reason in self.reasons.items():
             if members is not None and index not in members:
                 continue
             info = {"agentenv": {"quarantined": True, "reason": reason}}
             flags = int(Flag.TRUNCATED) if op is Op.STEP else 0
-            if fleet.observation_layout.variable:
+            if op is Op.STEP and fleet.autoreset == "SameStep":
+                fleet.final_bytes[index] = fleet.observation_bytes[index]
+                final = encode([info, self._leaves[index], None])
+                record = encode([info, self._leaves[index], final])
+                channel.put_answer(index, flags | Flag.RECORD | Flag.FINAL, record)
+            elif fleet.observation_layout.variable:
                 channel.put_answer(index, flags | Flag.RECORD, encode([info, self._leaves[index], None]))
             else:
                 channel.put_answer(index, flags | Flag.INFO, encode(info))
