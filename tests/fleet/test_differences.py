@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.spaces import GraphInstance
 
 from agentenv.errors import ProtocolError
 from agentenv.fleet.differences import (
@@ -107,6 +108,27 @@ def test_the_order_of_a_set_and_the_address_of_an_object_do_not_count() -> None:
     assert canonical({"seen": one}) != canonical({"seen": one - {"w1"}})
     objects = [Opaque("a.B", f"<a.B object at 0x7f{n}>") for n in (1, 2)]
     assert canonical(objects[0]) == canonical(objects[1]) != canonical(Opaque("a.C", "<a.C object at 0x7f1>"))
+
+
+def test_neither_do_they_count_in_keys_and_in_arrays_of_objects() -> None:
+    def held(value: object) -> list[object]:
+        array = np.empty((1, 2), object)
+        array[0, 0] = value
+        return [array, GraphInstance(array, None, None), [{"in": array}]]
+
+    words = [f"w{n}" for n in range(50)]
+    one, other = set(words), set(range(1000))  # type: set[object], set[object]
+    other.update(reversed(words))
+    other -= set(range(1000))
+    objects = [Opaque("a.B", f"<a.B object at 0x7f{n}>") for n in (1, 2, 3)]
+    first, second, third = objects
+    for same, alike, unlike_it in ((one, other, {"w1"}), (first, second, 1)):
+        for a, b, c in zip(held(same), held(alike), held(unlike_it), strict=True):
+            assert canonical(a) == canonical(b) != canonical(c)
+    assert canonical({first: 1}) == canonical({second: 1}) != canonical({first: 2})
+    assert canonical({(1, first): 1}) == canonical({(1, second): 1}) != canonical({(2, first): 1})
+    assert canonical({first: 1, second: 2}) == canonical({second: 1, third: 2}) != canonical({first: 2})
+    assert canonical({1: one}) != canonical({"1": one})
 
 
 def test_what_may_be_sent_has_a_digest_however_deep_it_is() -> None:

@@ -17,6 +17,9 @@ from hashlib import blake2b
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+from gymnasium.spaces import GraphInstance
+
 from agentenv.errors import ProtocolError
 from agentenv.wire.opaque import Opaque
 from agentenv.wire.plan import SpaceLayout, name_path
@@ -139,7 +142,14 @@ def _ordered(value: Any) -> Any:
     if isinstance(value, Opaque):
         return Opaque(value.type_name, _ADDRESS.sub("", value.text))
     if isinstance(value, dict):
-        return {key: _ordered(item) for key, item in value.items()}
+        keys = [_ordered(key) for key in value]
+        items = [_ordered(item) for item in value.values()]
+        # Without their addresses two keys may be the same.
+        return dict(zip(keys, items, strict=True)) if keys == list(value) else ("dict", keys, items)
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return ("array", value.shape, [_ordered(item) for item in value.ravel().tolist()])
+    if isinstance(value, GraphInstance):
+        return GraphInstance(*map(_ordered, value))
     if isinstance(value, list):
         return [_ordered(item) for item in value]
     if type(value) is tuple:
