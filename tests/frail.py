@@ -193,7 +193,7 @@ class Filmed(Walk):
         return self.np_random.integers(0, 255, (4, 4, 3)).astype(np.uint8)
 
 
-class Refusing(Large):
+class Stubborn(Large):
     """Refuses to be set an attribute, at such length that it does not fit into shared memory."""
 
     @property

@@ -118,7 +118,7 @@ def test_a_constructor_that_fails_leaves_nothing() -> None:
 
 def test_whatever_is_refused_at_length_is_read_to_its_end() -> None:
     """What was left unread would be taken for the next answer, and its sender ended for it."""
-    vec = AgentVectorEnv.from_env("frail:Refusing", num_envs=2)
+    vec = AgentVectorEnv.from_env("frail:Stubborn", num_envs=2)
     vec.reset()
     with pytest.raises(EnvError, match="nonono") as caught:
         vec.set_attr("mood", "good")

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +145,8 @@ class Branching:
         # While one copy is made inside, the host's part of another is done.
         with ThreadPoolExecutor(_FORKERS, "agentenv-fork") as pool:
             begun = [pool.submit(self._fork, fleet, seed, stem, turn) for seed in each]
+            wait(begun, return_when=FIRST_EXCEPTION)
+            begun = [one for one in begun if not one.cancel()]  # what was refused to one is refused to the rest
             wait(begun)
         if stem is not None:
             stem.drop()

@@ -124,7 +124,8 @@ class Recovery:
                         deaths.append(death)
                         continue
                     failure = failure or refusal
-                    del open_deaths[number], self.unfinished[number]
+                    del open_deaths[number]
+                    self.unfinished.pop(number, None)
                 losses = self._revival.bring_back(deaths, between)
         except BaseException:
             # Some may be anywhere between their beginning and where they were.
