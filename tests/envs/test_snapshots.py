@@ -756,3 +756,31 @@ def test_nobody_is_restored_where_nobody_is_chosen() -> None:
         exact.assert_same(vec.restore([None, None]), last)
         exact.assert_same(vec.restore(vec.snapshot(), np.zeros(2, np.bool_)), last)
         assert vec.snapshot(np.zeros(2, np.bool_)) == [None, None]
+
+
+@pytest.mark.parametrize("how", ["state", "pickle"])
+def test_a_snapshot_before_the_first_reset_decides_nothing_for_later_ones(how: Any) -> None:
+    with AgentENV.from_env(WAYS[how], **ENDLESS) as env:
+        early = env.snapshot()
+        assert (early.how, early.reasons) == ("fork", ("it has not been reset yet",))
+        with pytest.raises(SnapshotError, match="it has not been reset yet"):
+            env.snapshot(how)
+        early.close()
+        env.reset(seed=3)
+        env.step(1)
+        (child,) = env.fork(1)
+        assert (env.snapshot().how, child.snapshot().how) == (how, how)
+        child.close()
+
+
+def test_saving_before_the_first_reset_decides_nothing_for_later_times() -> None:
+    with AgentVectorEnv.from_env("frail:Walk", num_envs=3, checkpoint_every=1, **ENDLESS) as vec:
+        for _ in range(3):
+            vec.call("length")
+        bases = vec._fleet.recovery.bases
+        assert (bases.unfit, bases.states) == ({}, [None] * 3)
+        vec.reset(seed=3)
+        for _ in range(3):
+            vec.step(np.zeros(3, dtype=np.int64))
+        assert bases.unfit == {}
+        assert [state is not None and state.how for state in bases.states] == ["pickle"] * 3

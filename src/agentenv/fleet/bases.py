@@ -220,7 +220,7 @@ class Bases:
             if one in self.unfit:
                 for number in others:
                     self._refuse(number, self.unfit[one])
-            elif one not in losses and others:
+            elif one not in losses and others and self._was_saved(one):
                 ways = [state.how for index in self._fleet.groups[one] if (state := self.states[index]) is not None]
                 losses |= self._capture(others, *ways)
         return losses
@@ -249,6 +249,8 @@ class Bases:
                     self._proven.add(index)
                 case ["no", str() as reason]:
                     self._refuse(number, reason)
+                case ["not yet", str()]:
+                    pass  # it is tried again the next time
                 case SandboxError():
                     self._refuse(number, str(value).splitlines()[0])
                 case _:

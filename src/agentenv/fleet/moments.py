@@ -84,7 +84,7 @@ def take(fleet: Fleet, index: int, how: How | None = None, *, portable: bool = F
             case ["state" | "pickle" as found, bytes() as data, float()] if how in (None, found):
                 fleet.recovery.bases.note_proven(index)
                 return Moment(found, data)
-            case ["no", str() as reason]:
+            case ["no" | "not yet", str() as reason]:
                 reasons.append(reason)
             case _:
                 reasons.append("the environment offers another way")

@@ -38,7 +38,7 @@ def main(control: socket.socket, settings: dict[str, Any]) -> int:
         send_message(control, {"error": failure(error)})
         return 0
     attach, fds = receive_message(control, max_fds=3)
-    kept: list[tuple[bool, Capture | None]] = [(False, None)] * len(environments)
+    kept: list[tuple[bool, bool, Capture | None]] = [(False, False, None)] * len(environments)
     while True:
         try:
             _live(environments, kept, control, attach, fds)
@@ -54,7 +54,7 @@ def main(control: socket.socket, settings: dict[str, Any]) -> int:
 
 def _live(
     environments: list[Any],
-    kept: list[tuple[bool, Capture | None]],
+    kept: list[tuple[bool, bool, Capture | None]],
     control: socket.socket,
     attach: dict[str, Any],
     fds: list[int],
@@ -62,7 +62,7 @@ def _live(
     """Serve until told to stop.
 
     Raises:
-        Reborn: This is a copy that serves anew; ``kept`` then says which episodes were over, and has the captures.
+        Reborn: This is a copy that serves anew; ``kept`` then says which had begun or were over, and has the captures.
     """
     memory, wake, done = fds
     layout = SlotLayout(**attach["layout"])
@@ -82,12 +82,12 @@ def _live(
         )
         for i, env in enumerate(environments)
     ]
-    for one, (over, capture) in zip(served, kept):
-        one.ended, one.capture = over, capture
+    for one, (over, begun, capture) in zip(served, kept):
+        one.ended, one.begun, one.capture = over, begun, capture
     try:
         _serve(served, waiting)
     except Reborn:
-        kept[:] = [(one.ended, one.capture) for one in served]
+        kept[:] = [(one.ended, one.begun, one.capture) for one in served]
         raise
     for one in served:
         one.close()

@@ -35,6 +35,7 @@ class Served:
     Attributes:
         serve: Answers the request in the slot; False when it was the last one.
         ended: Whether the episode is over.
+        begun: Whether there has been an episode at all.
         capture: What has been found out about keeping the environment's state; survives a copy of the process.
         spill: Payload that did not fit into the slot and must follow on the control socket.
     """
@@ -63,7 +64,7 @@ class Served:
             set_pace: Says how the process waits; see ``guest.waiting``.
         """
         self.env = env
-        self.ended = False
+        self.ended = self.begun = False
         self.spill: bytes | None = None
         self._control, self._set_pace = control, set_pace
         self._memory = memory
@@ -210,6 +211,7 @@ class Served:
         self.ended = False
         self._floats[slot.REWARD // 8] = 0.0
         observation, info = self.env.reset(seed=seed, options=options)
+        self.begun = True
         self._publish(self._write_observation(observation), info, 0)
 
     def _render(self, _request: Any) -> None:
@@ -241,6 +243,10 @@ class Served:
 
     def _give_state(self, proof: bool | str) -> None:
         began = perf_counter()
+        if proof is True and not self.begun:
+            # Steps before the first reset fail, or tell little: no verdict on it could be kept.
+            self._answer(Flag.VALUE, ["not yet", "it has not been reset yet"])
+            return
         try:
             if self._unfit:
                 raise Unfit(self._unfit)
@@ -275,6 +281,7 @@ class Served:
             if self.capture.how != how:
                 self.capture.fall_back()
             self.ended = self.capture.load(data)
+            self.begun = True
         if seed is not None:
             reseed(self.env, seed)
         self.serve = self._compile()  # restored attributes may hold another step()
@@ -301,6 +308,7 @@ class Served:
         seed, info = request
         self._floats[slot.REWARD // 8] = 0.0
         observation, _ = self.env.reset(seed=seed)
+        self.begun = True
         self._end(observation, False, True, info)
 
     def _request(self) -> Any:
