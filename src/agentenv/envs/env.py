@@ -22,6 +22,7 @@ from agentenv.sandbox.contract import Sandbox
 from agentenv.wire.batch import ActionCheck
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.opaque import Opaque
+from agentenv.wire.sending import encode_request
 from agentenv.wire.slot import PAYLOAD, Flag, Op
 from agentenv.wire.values import encode
 
@@ -39,7 +40,8 @@ class AgentENV(Branching, Lifetime, gymnasium.Env[Any, Any]):
         >>> env.close()
 
     Observations are fresh arrays of the space's dtype and shape; Discrete observations are ints; the reward is a float.
-    Actions are converted to the action space's dtype, and must be inside it (``invalid_action``).
+    Actions are converted to the action space's dtype, and must be inside it (``invalid_action``). ``np_random`` is a
+    generator of the host's own, and has nothing to do with the environment's, which is in the sandbox.
 
     Every method may raise ``EnvError`` (the environment's own exception, as text), ``SandboxDied`` or ``StepTimeout``.
     After ``SandboxDied`` or ``StepTimeout`` the next ``reset`` starts a new sandbox.
@@ -114,15 +116,18 @@ class AgentENV(Branching, Lifetime, gymnasium.Env[Any, Any]):
         """Start an episode; see ``gymnasium.Env.reset``.
 
         Without a seed, the first reset uses the configuration's, where it has one.
+
+        Raises:
+            TypeError: Something in ``options`` is not plain data; nothing was sent.
         """
         fleet = self._opened()
         if fleet.dead():
             fleet.revive()
         if seed is None:
             seed = self._first_seed
+        payload = encode_request(Op.RESET, [None if seed is None else int(seed), options])
         self._first_seed = None
         super().reset(seed=seed)
-        payload = encode([None if seed is None else int(seed), options])
         fleet.exchange(Op.RESET, self._environment.reset_timeout_s, None, [payload])
         if self._variable or int(fleet.channel.status[0]) & PAYLOAD:
             answer = fleet.answer(0)
@@ -168,7 +173,7 @@ class AgentENV(Branching, Lifetime, gymnasium.Env[Any, Any]):
 
         Raises:
             ValueError: The name is one the environment protocol uses itself.
-            TypeError: The result is not plain data.
+            TypeError: An argument, or the result, is not plain data.
         """
         if name in _RESERVED:
             raise ValueError(f"call({name!r}): use {name}() itself")

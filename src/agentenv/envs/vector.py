@@ -29,6 +29,7 @@ from agentenv.fleet.pacing import LEAST_GROUPS, Pacing
 from agentenv.sandbox.contract import Sandbox
 from agentenv.wire.batch import ActionBatch, ActionCheck
 from agentenv.wire.layout import plan
+from agentenv.wire.sending import encode_request
 from agentenv.wire.slot import PAYLOAD, Flag, Op
 from agentenv.wire.values import encode
 
@@ -44,9 +45,9 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
         >>> observations, rewards, terminated, truncated, infos = vec.step(vec.action_space.sample())
         >>> vec.close()
 
-    Returns exactly what ``gymnasium.vector.SyncVectorEnv`` returns over the same environments: observations batched as
-    ``batch_space`` says, rewards float64 (n,), terminated and truncated bool (n,), infos as a dict of arrays with
-    masks.
+    Returns exactly what ``gymnasium.vector.SyncVectorEnv`` returns over the same environments, for actions of the
+    action space's dtype (others are converted): observations batched as ``batch_space`` says, rewards float64 (n,),
+    terminated and truncated bool (n,), infos as a dict of arrays with masks.
 
     A failure of one environment is raised with its ``index`` after all others have answered. One that died is
     started again by the next ``reset``; until then ``step`` raises.
@@ -160,14 +161,14 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
         """
         fleet = self._opened()
         seeds = self._first_seeds if seed is None else spread_seed(seed, self.num_envs)
-        self._first_seeds = [None] * self.num_envs
         chosen, options = split_mask(options, self.num_envs)
         if fleet.dead():
             revived = fleet.revive()
             outside = [index for index in revived if chosen is not None and index not in chosen]
             chosen = None if chosen is None else sorted({*chosen, *outside})
         members = list(range(self.num_envs)) if chosen is None else chosen
-        payloads = [encode([seeds[index], options]) for index in members]
+        payloads = [encode_request(Op.RESET, [seeds[index], options]) for index in members]
+        self._first_seeds = [None] * self.num_envs
         self._ended[members] = False
         self._any_ended = bool(self._ended.any())
         self._exchange(Op.RESET, self._reset_timeout_s, None if chosen is None else members, payloads)
@@ -311,7 +312,7 @@ class AgentVectorEnv(Lifetime, VectorEnv[Any, Any, NDArray[Any]]):
         each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
         if len(each) != self.num_envs:
             raise ValueError(f"set_attr({name!r}): expected {counted(self.num_envs, 'value')}, got {len(each)}")
-        payloads = [encode([name, value]) for value in each]
+        payloads = [encode_request(Op.SET, [name, value]) for value in each]
         self._exchange(Op.SET, self._step_timeout_s, None, payloads)
         fleet.answers(range(self.num_envs))
 

@@ -23,8 +23,9 @@ from agentenv.fleet.journal import Journal
 from agentenv.fleet.pacing import Pace
 from agentenv.fleet.recovery import Recovery
 from agentenv.sandbox.contract import Sandbox
+from agentenv.wire.sending import encode_request
 from agentenv.wire.slot import PAYLOAD, Flag, Op
-from agentenv.wire.values import decode, encode
+from agentenv.wire.values import decode
 
 # All that runs code of the environment, which may draw random numbers or change something over it.
 _JOURNALED = frozenset((Op.STEP, Op.RESET, Op.CALL, Op.SET, Op.RENDER, Op.LOOK))
@@ -244,9 +245,9 @@ class Fleet(Crew):
 
         Raises:
             EnvError, SandboxDied, StepTimeout: The first failure; the others have answered.
-            ValueError: The arguments are not plain data.
+            TypeError, ValueError: The arguments are not plain data.
         """
-        payload = encode(arguments)
+        payload = encode_request(op, arguments)
         self.recovery.out.refuse(members)
         self.exchange(op, timeout_s, members, [payload] * len(members))
         answers = self.answers(list(members))

@@ -387,8 +387,11 @@ def _as_info(info: Any) -> dict[str, Any]:
     """
     if not info:
         return {}
-    if not isinstance(info, dict) or not all(isinstance(key, str) for key in info):
+    if not isinstance(info, dict):
         raise TypeError(f"the info must be a dict with text keys; got {type(info).__name__} {info!r:.200}")
+    for key in info:
+        if not isinstance(key, str):
+            raise TypeError(f"the info must be a dict with text keys; got the key {key!r:.200} ({type(key).__name__})")
     return info
 
 
