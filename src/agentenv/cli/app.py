@@ -13,7 +13,7 @@ from agentenv.cli.bench import bench
 from agentenv.cli.check import check
 from agentenv.cli.crashes import crashes
 from agentenv.cli.diff import diff
-from agentenv.cli.exits import OK, guarded, silence_stderr, silence_stdout
+from agentenv.cli.exits import FAILED, OK, guarded, have_streams, silence_stderr, silence_stdout, tell_unprinted
 from agentenv.cli.image import image
 from agentenv.cli.kernel import kernel
 from agentenv.cli.logs import logs
@@ -76,18 +76,28 @@ def run_app(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     if arguments and arguments[0].startswith("-") and any(a.partition("=")[0] == "--config" for a in arguments):
         arguments = ["run", *arguments]
+    have_streams()
     try:
         app(args=arguments, prog_name="agentenv")
+        code = OK
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else OK
-        for stream, silence in ((sys.stdout, silence_stdout), (sys.stderr, silence_stderr)):
-            try:
-                if stream is not None:  # as it is where this process was started without
-                    stream.flush()
-            except OSError:
-                silence()
-        return code
-    return OK
+    except OSError as error:  # of a help text; commands tell their own
+        tell_unprinted(error)
+        code = FAILED
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if code != OK or isinstance(error, BrokenPipeError):  # then it is told, or nobody reads it any more
+            silence_stdout()
+        else:
+            tell_unprinted(error)
+            code = FAILED
+    try:
+        sys.stderr.flush()
+    except OSError:
+        silence_stderr()
+    return code
 
 
 if os.environ.get("AGENTENV_DEBUG") == "1":

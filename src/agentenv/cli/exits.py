@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import signal
@@ -108,6 +109,30 @@ def guarded(command: Command) -> Command:
     return call  # type: ignore[return-value]  # same signature, through functools.wraps
 
 
+def have_streams() -> None:
+    """Where this process was started without standard output, printing fails as on any file that cannot be written."""
+    if sys.stdout is None:
+        sys.stdout = _open_aside(os.O_RDONLY)
+    if sys.stderr is None:
+        sys.stderr = _open_aside(os.O_WRONLY)
+
+
+def _open_aside(flags: int) -> TextIO:
+    """Nothing, under a number that nobody takes for a standard stream."""
+    low = os.open(os.devnull, flags | os.O_CLOEXEC)
+    high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(low)
+    return os.fdopen(high, "w")
+
+
+def tell_unprinted(error: OSError) -> None:
+    """Say that stdout takes nothing, and why."""
+    silence_stdout()
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"agentenv: stdout cannot be written: {error.strerror or error}\n")
+        sys.stderr.flush()
+
+
 def silence_stdout() -> None:
     """Point stdout nowhere, so that nothing more fails because its reader is gone."""
     _silence(sys.stdout)
@@ -128,13 +153,16 @@ def _report(error: Exception, *, as_json: bool, debug: bool, unexpected: bool = 
     from agentenv.cli.console import print_json
     from agentenv.telemetry.text import printable
 
-    if debug:
-        sys.stderr.write(printable("".join(traceback.format_exception(error))))
+    told = printable("".join(traceback.format_exception(error))) if debug else ""
     text = str(error)
     if unexpected:
         text = f"{type(error).__name__}: {text}\n  this is a fault of agentenv; AGENTENV_DEBUG=1 shows where"
     elif not isinstance(error, AgentEnvError):
         text = f"{type(error).__name__}: {text}"
-    sys.stderr.write(f"agentenv: {printable(text)}\n")
-    if as_json:
-        print_json(error_record(error))
+    with contextlib.suppress(OSError):  # the exit code says it as well
+        sys.stderr.write(f"{told}agentenv: {printable(text)}\n")
+    try:
+        if as_json:
+            print_json(error_record(error))
+    except OSError:  # that may be what went wrong
+        silence_stdout()

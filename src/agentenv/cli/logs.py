@@ -94,7 +94,7 @@ def _follow(run: RunDir, places: list[EnvDir], *, stderr: bool) -> list[str]:
 
     stop = threading.Event()
     lock = threading.Lock()
-    broken = threading.Event()
+    broken: list[OSError] = []
     many = len(places) > 1
     faults: list[str] = []
 
@@ -116,8 +116,8 @@ def _follow(run: RunDir, places: list[EnvDir], *, stderr: bool) -> list[str]:
                 with lock:
                     sys.stdout.write(text)
                     sys.stdout.flush()
-            except BrokenPipeError:
-                broken.set()
+            except OSError as error:
+                broken.append(error)
                 stop.set()
                 return
 
@@ -136,6 +136,6 @@ def _follow(run: RunDir, places: list[EnvDir], *, stderr: bool) -> list[str]:
         stop.set()
         for thread in threads:
             thread.join(timeout=5)
-    if broken.is_set():
-        raise BrokenPipeError
+    if broken:
+        raise broken[0]
     return faults
