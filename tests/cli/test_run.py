@@ -98,6 +98,15 @@ def test_runs_from_a_private_directory(private_command) -> None:
     assert summary["isolation"] == "sandbox"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away; run as root")
+def test_root_runs_from_a_directory_that_is_private_to_another_user(private_command) -> None:
+    (private_command.cwd / "theirs.py").write_text("from misbehaving import Fine\n")
+    config = private_command.config('id = "a"\nenv = "theirs:Fine"')
+    for path in (private_command.cwd, private_command.cwd / "theirs.py"):
+        os.chown(path, 1234, 1234)
+    assert private_command.run(config)["steps"] == 5
+
+
 def test_no_more_run_than_allowed(command) -> None:
     config = command.config('id = "a"\nenv = "misbehaving:Fine"\ncount = 5', global_="max_parallel_envs = 2")
     summary = command.run(config)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._stage_plan import StagePlan, plan_stage, unreadable
 from agentenv.sandbox.runtimes._view import View
 
@@ -49,6 +50,28 @@ def test_what_only_root_can_read_keeps_them_roots_and_says_so(tmp_path: Path) ->
     assert (plan.uid, plan.slots) == (0, {})
     assert str(tmp_path) in plan.note
     assert "chmod -R a+rX" in plan.note
+
+
+@_ROOT
+def test_what_one_other_user_can_read_makes_them_that_users(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "own.py").touch(0o600)
+    (tmp_path / "roots.py").touch(0o644)
+    for path in (tmp_path, tmp_path / "own.py"):
+        os.chown(path, 1234, 1234)
+    plan = plan_stage(_view(tmp_path), [str(tmp_path)], None)
+    assert (plan.uid, plan.gid, plan.note) == (1234, 65534, "")
+    assert plan.source(str(tmp_path)) == "/mnt/0"
+
+
+@_ROOT
+def test_what_nobody_can_read_all_of_is_told_before_anything_starts(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "roots.py").touch(0o600)
+    os.chown(tmp_path, 1234, 1234)
+    with pytest.raises(RuntimeUnavailable, match=f"user 1234, who may not read {tmp_path}/roots.py") as refused:
+        plan_stage(_view(tmp_path), [], None)
+    assert refused.value.remedy == f"chmod -R a+rX {tmp_path}"
 
 
 def test_without_a_stage_nothing_is_wrapped(tmp_path: Path) -> None:

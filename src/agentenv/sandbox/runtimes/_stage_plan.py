@@ -1,8 +1,9 @@
 """Who the sandboxes of a run belong to, and how bubblewrap is started as that user.
 
 An ordinary user's sandboxes are his own. Root's are nobody's: processes inside should not be the machine's root even as
-seen from outside. That needs everything visible to be readable by everybody; where it is not (a private umask),
-the sandboxes stay root's, which the kernel then does not allow to be nested, and this is said.
+seen from outside. That needs everything visible to be readable by everybody. Where something is private to root (as
+under a umask of 077), the sandboxes stay root's, which the kernel then does not allow to be nested, and this is said;
+where it is private to one other user, they are that user's: root in a user namespace may read only what is root's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._view import View, importable
 
 _NOBODY = 65534
@@ -62,22 +64,33 @@ class StagePlan:
             os.chown(directory, self.uid, self.gid)
 
 
-def unreadable(paths: Sequence[str]) -> str:
-    """The first of these, or of the modules directly in them, that not everybody may read; "" if none."""
+def unreadable(paths: Sequence[str], owner: int | None = None) -> str:
+    """The first of these, or of the modules directly in them, that not everybody may read; "" if none.
+
+    Args:
+        paths: Files and directories.
+        owner: A user who may read what everybody may, and what is his own.
+    """
     checked = 0
     for path in paths:
         for candidate in (path, *importable(path)):
             checked += 1
             if checked > _MAX_CHECKED:
                 return ""
-            try:
-                mode = os.stat(candidate).st_mode
-            except OSError:
-                continue
-            need = 0o005 if stat.S_ISDIR(mode) else 0o004
-            if mode & need != need:
+            if not _may_read(candidate, owner):
                 return candidate
     return ""
+
+
+def _may_read(path: str, owner: int | None) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return True
+    need = 0o5 if stat.S_ISDIR(found.st_mode) else 0o4
+    if found.st_uid == owner:
+        need <<= 6
+    return found.st_mode & need == need
 
 
 def plan_stage(view: View, imported: Sequence[str], out: Path | None) -> StagePlan:
@@ -87,17 +100,32 @@ def plan_stage(view: View, imported: Sequence[str], out: Path | None) -> StagePl
         view: What the sandboxes see.
         imported: Directories they import from, checked one level deep.
         out: Host directory they write to, or None.
+
+    Raises:
+        RuntimeUnavailable: What they must see is private to different users, so that none can see all of it.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
         return StagePlan(uid, gid)
+    user = _NOBODY
     private = unreadable(view.binds) or unreadable(imported)
     if private:
-        return StagePlan(
-            uid,
-            gid,
-            note=f"{private} is readable by its owner only, so the sandboxes must run as root to see it;"
-            " chmod -R a+rX it to have them run as nobody",
-        )
+        owner = os.stat(private).st_uid
+        other = unreadable(view.binds, owner) or unreadable(imported, owner)
+        closed = next((path for path in view.binds if not _may_read(path, 0)), "")
+        if other and closed:
+            raise RuntimeUnavailable(
+                f"no user may read all that sandboxes must see: {private} is private to user {owner}, who may not read"
+                f" {other}",
+                f"chmod -R a+rX {closed}",
+            )
+        if other or owner == 0:
+            return StagePlan(
+                uid,
+                gid,
+                note=f"{private} is readable by its owner only, so the sandboxes must run as root to see it;"
+                " chmod -R a+rX it to have them run as nobody",
+            )
+        user = owner
     wanted = [*view.binds, *([str(out)] if out is not None else [])]
-    return StagePlan(_NOBODY, _NOBODY, {path: str(number) for number, path in enumerate(wanted)})
+    return StagePlan(user, _NOBODY, {path: str(number) for number, path in enumerate(wanted)})
