@@ -149,6 +149,6 @@ def test_in_keywords() -> None:
             "expected timeout_s only together with command",
             "an environment has start_timeout_s, reset_timeout_s and step_timeout_s",
         ),
-        "num_envs": ("unknown keyword", 'did you mean "count"?'),
+        "num_envs": ("unknown keyword", "for several environments: AgentVectorEnv.from_env(env, num_envs=N)"),
         "runtme": ("unknown keyword", 'did you mean "runtime"?'),
     }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 
 import agentenv
@@ -67,6 +69,22 @@ def test_the_spec_makes_another_one_like_it() -> None:
         assert env.spec.id == "agentenv/CartPole-v1"
         with env.spec.make() as other:
             np.testing.assert_array_equal(other.reset(seed=5)[0], env.reset(seed=5)[0])
+
+
+def test_the_spec_can_be_written_down_and_read_again(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        '[[environments]]\nid = "a"\nenv = "envs.samples:Counter"\nenv_kwargs = { length = 2, note = "@none" }\n'
+        'wrappers = ["gymnasium.wrappers:RecordEpisodeStatistics"]\nseed = 3\n'
+    )
+    with AgentENV(tmp_path / "c.toml") as env:
+        assert env.spec is not None
+        read = EnvSpec.from_json(env.spec.to_json())
+        assert read.kwargs == env.spec.kwargs
+        with gymnasium.make(read, render_mode="rgb_array") as other:
+            assert isinstance(other.unwrapped, AgentENV)
+            assert (other.unwrapped.env_id, other.render_mode) == ("a", "rgb_array")
+            np.testing.assert_array_equal(other.reset()[0], env.reset()[0])
+            assert other.unwrapped.spec.kwargs["base_dir"] == str(tmp_path)
 
 
 # -- seeds, options, generators

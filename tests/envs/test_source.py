@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import pytest
 
 from agentenv import AgentENV, AgentVectorEnv, ConfigError, EnvError
+from agentenv.envs.source import split_source
 
 
 @pytest.mark.parametrize("face", [AgentENV, AgentVectorEnv])
@@ -44,3 +48,31 @@ def test_a_name_that_leads_to_no_environment(name: str, words: str) -> None:
     assert text.count("EnvironmentNotFound") == 1
     assert "Traceback" not in text
     assert "Traceback" in caught.value.traceback_text
+
+
+@pytest.mark.parametrize("word", ["num_envs", "n_envs"])
+def test_the_number_of_environments_belongs_to_the_vector(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"AgentVectorEnv\.from_env\(env, num_envs=N\)"):
+        AgentENV.from_env("CartPole-v1", **{word: 3})
+    with pytest.raises(ConfigError, match=r"AgentVectorEnv\.from_env\(env, num_envs=3\)"):
+        AgentENV.from_env("CartPole-v1", count=3)
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        gymnasium.wrappers.TransformReward,
+        {"wrapper": gymnasium.wrappers.TransformReward},
+        {"wrapper": "gymnasium.wrappers:TransformReward"},
+    ],
+)
+def test_a_wrapper_may_be_an_importable_class(wrapper: Any) -> None:
+    config, _ = split_source({"env": "CartPole-v1", "wrappers": [wrapper]}, None)
+    (found,) = config.environments[0].wrappers
+    assert found.wrapper.endswith(":TransformReward")
+
+
+@pytest.mark.parametrize("wrapper", [lambda env: env, functools.partial(int), {"wrapper": lambda env: env}])
+def test_a_wrapper_that_cannot_be_imported_inside_is_refused_with_what_to_write(wrapper: Any) -> None:
+    with pytest.raises(ConfigError, match=r"wrappers\[0\].*move it to a module and pass"):
+        AgentENV.from_env("CartPole-v1", wrappers=[wrapper])

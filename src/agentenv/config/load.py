@@ -19,6 +19,7 @@ from agentenv.config.faults import Fault
 from agentenv.config.merge import has_command, is_inherited, merge_defaults, plain, split, without_none
 from agentenv.config.model import ConfigTable, EnvironmentConfig, GlobalConfig, GlobalTable, keys_of
 from agentenv.config.monitors import monitor_conflicts
+from agentenv.config.names import name_wrappers
 from agentenv.config.nearest import suggest_keyword
 from agentenv.config.network_rules import limits_of_nothing, network_conflicts
 from agentenv.config.origin import DICT, KEYWORD, Origin
@@ -73,8 +74,8 @@ def config_from_keywords(env: str | None, **keywords: Any) -> Config:
     Args:
         env: A Gymnasium id or ``module:callable``; None for the built-in GridWorld or with ``command``.
         keywords: Every key of ``[[environments]]`` and of ``[global]``. ``seed``, which both have, is the
-            environment's; ``id`` is "env" unless given. None stands for "not given". A runtime's own table is a
-            mapping by its name: ``qemu={"agent_port": "vsock"}``.
+            environment's; ``id`` is "env" unless given. None stands for "not given". A wrapper may be an importable
+            class or function. A runtime's own table is a mapping by its name: ``qemu={"agent_port": "vsock"}``.
 
     Raises:
         ConfigError: With every unknown keyword and wrong value.
@@ -85,7 +86,7 @@ def config_from_keywords(env: str | None, **keywords: Any) -> Config:
     unknown = []
     for key, value in keywords.items():
         if key in keys_of(EnvironmentConfig):
-            environment[key] = value
+            environment[key] = name_wrappers(value) if key == "wrappers" else value
         elif key in keys_of(GlobalTable):
             settings[key] = value
         elif key in _TABLES:

@@ -43,7 +43,7 @@ class WrapperConfig(Record):
 
 
 def _as_wrapper(value: object) -> object:
-    return {"wrapper": check_entry_point(value)} if isinstance(value, str) else value
+    return {"wrapper": check_entry_point(value)} if isinstance(value, str) or callable(value) else value
 
 
 class EnvironmentDefaults(Record):

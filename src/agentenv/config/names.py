@@ -6,7 +6,8 @@ Only the form is checked. Nothing is imported or looked up, because what a name 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
@@ -14,6 +15,7 @@ from agentenv.config.faults import Fault, refusal
 from agentenv.config.words import got_text
 
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+STAYS_HERE = 'move it to a module and pass "module:callable"; lambdas and what is defined in __main__ stay here'
 # Looser than the loader on purpose: an editor's regular expressions do not know what a Python identifier is.
 ENTRY_PATTERN = r"^[^\s:/]+:[^\s:/]+$"
 # Gymnasium's own grammar of an id, less the colon: optional "namespace/", a name, optional "-v3" (ENV_ID_RE there).
@@ -29,7 +31,30 @@ def is_entry_point(text: str) -> bool:
     return all(part.isidentifier() for side in (module, attribute) for part in side.split("."))
 
 
+def importable_name(value: Any) -> str | None:
+    """``module:callable`` of a class or function, or None where a sandbox could not import it by that."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name:
+        return None
+    return f"{module}:{name}"
+
+
+def name_wrappers(value: Any) -> Any:
+    """A list of wrappers with each class or function by its name; what has none stays, to be refused."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    named: list[Any] = []
+    for one in value:
+        if isinstance(one, Mapping) and callable(one.get("wrapper")):
+            named.append({**one, "wrapper": importable_name(one["wrapper"]) or one["wrapper"]})
+        else:
+            named.append((importable_name(one) or one) if callable(one) else one)
+    return named
+
+
 def _entry_hint(text: object) -> str:
+    if callable(text):
+        return STAYS_HERE
     if isinstance(text, str) and ("/" in text or text.split(":")[0].endswith(".py")):
         return 'name a module as import does, not a file: "my_package.my_module:MyClass"'
     return 'such as "my_package.my_module:MyClass"'

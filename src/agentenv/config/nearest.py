@@ -112,6 +112,8 @@ def suggest_keyword(key: str) -> str:
     keys = KEYS[ENVIRONMENT] + KEYS[GLOBAL]
     wanted = key.strip().lower()
     match = _known(wanted, keys) or _closest(wanted, keys)
+    if match == "count":
+        return "for several environments: AgentVectorEnv.from_env(env, num_envs=N)"
     return f'did you mean "{match}"?' if match else f"valid keywords: {', '.join(dict.fromkeys(keys))}"
 
 

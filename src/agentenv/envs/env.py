@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from agentenv.config import Config, EnvironmentConfig, config_from_keywords
+from agentenv.config import Config, EnvironmentConfig, config_from_keywords, load_config
 from agentenv.envs.branching import Branching
 from agentenv.envs.lifetime import Lifetime
 from agentenv.envs.snapshots import Spawns
-from agentenv.envs.source import Source, choose_environment, env_name, split_source, with_render_mode
+from agentenv.envs.source import Source, choose_environment, env_name, refuse_several, split_source, with_render_mode
 from agentenv.errors import ClosedError, InvalidAction, ProtocolError
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
@@ -108,9 +110,11 @@ class AgentENV(Branching, Lifetime, gymnasium.Env[Any, Any]):
                 ``firecracker`` with the keys of that table in a dict.
 
         Raises:
-            ConfigError: A keyword is unknown or wrong.
+            ConfigError: A keyword is unknown or wrong; also ``count``, where it asks for more than one.
         """
-        return cls(config_from_keywords(env_name(env), **keywords))
+        config = config_from_keywords(env_name(env), **keywords)
+        refuse_several(config)
+        return cls(config)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see ``gymnasium.Env.reset``.
@@ -281,17 +285,21 @@ def plain(value: Any, name: str) -> Any:
     return value
 
 
-def make_from_spec(config: Config, env_id: str, render_mode: str | None = None) -> AgentENV:
-    """What ``AgentENV.spec`` makes another one with."""
-    return AgentENV(config, env_id=env_id, render_mode=render_mode)
+def make_from_spec(
+    config: dict[str, Any], base_dir: str, source: str, env_id: str, render_mode: str | None = None
+) -> AgentENV:
+    """What ``AgentENV.spec`` makes another one with; plain data, since a spec can be written down as JSON."""
+    loaded = replace(load_config(config), base_dir=Path(base_dir), source=source)
+    return AgentENV(loaded, env_id=env_id, render_mode=render_mode)
 
 
 def _make_spec(config: Config, env_id: str, inner: Introduction) -> EnvSpec:
     name = (inner.spec_id or "Env-v0").rpartition("/")[2]
+    kwargs = {"config": config.to_dict(), "base_dir": str(config.base_dir), "source": config.source, "env_id": env_id}
     return EnvSpec(
         id=f"agentenv/{name}",
         entry_point="agentenv.envs.env:make_from_spec",
-        kwargs={"config": config, "env_id": env_id},
+        kwargs=kwargs,
         max_episode_steps=inner.max_episode_steps,
         order_enforce=False,
         disable_env_checker=True,

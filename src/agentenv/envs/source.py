@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from agentenv.config import Config, EnvironmentConfig, config_from_keywords, load_config
 from agentenv.config.model import RenderMode
+from agentenv.config.names import STAYS_HERE, importable_name
 from agentenv.config.origin import KEYWORD
 from agentenv.errors import ConfigError, Problem
 
@@ -92,6 +93,14 @@ def refuse_commands(config: Config, environments: list[EnvironmentConfig]) -> No
         )
 
 
+def refuse_several(config: Config) -> None:
+    """Raise where keywords ask for more environments than the one that is made."""
+    count = config.environments[0].count
+    if count != 1:
+        hint = f"for several environments: AgentVectorEnv.from_env(env, num_envs={count})"
+        raise _mistake(KEYWORD, "count", f"expected 1, got {count}: this makes one environment", hint)
+
+
 def env_name(env: str | Callable[..., Any]) -> str:
     """The name to send into the sandbox for what a caller passed as ``env``.
 
@@ -103,15 +112,10 @@ def env_name(env: str | Callable[..., Any]) -> str:
             message = f"expected a Gymnasium id or module:callable, got the name of a file, {env!r}"
             raise _mistake(KEYWORD, "env", message, f"for a file: AgentENV({json.dumps(env)}), without from_env")
         return env
-    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", None)
-    if not module or not name or module == "__main__" or "<" in name:
-        raise _mistake(
-            "keyword argument",
-            "env",
-            f"{env!r} cannot be imported inside a sandbox",
-            'move it to a module and pass "module:callable"; lambdas and what is defined in __main__ stay here',
-        )
-    return f"{module}:{name}"
+    name = importable_name(env)
+    if name is None:
+        raise _mistake("keyword argument", "env", f"{env!r} cannot be imported inside a sandbox", STAYS_HERE)
+    return name
 
 
 def _refuse_name(source: object) -> None:
