@@ -16,6 +16,8 @@ from agentenv.telemetry.text import one_line, printable
 
 READ_ONLY = "Read-only file system"
 READ_ONLY_HINT = "hint: in a sandbox only /tmp and /dev/shm are writable (and /out, for commands)"
+MEMORY_HINT = "hint: it may have reached its limit, which is memory_mb: raise that, or use less"
+_OUT_OF_MEMORY = ("MemoryError", "_ArrayMemoryError")  # the second one is numpy's
 _NOT_FOUND = "agentenv.guest.maker.EnvironmentNotFound"
 _NAME_LIMIT = 200
 _TEXT_LIMIT = 65536
@@ -55,8 +57,9 @@ def readable(error: EnvError) -> EnvError:
     name = one_line(error.type_name, _NAME_LIMIT)
     trace = printable(error.traceback_text[-_TEXT_LIMIT:])
     shown = "" if name == _NOT_FOUND else trace
-    if READ_ONLY in error.message:
-        shown = f"{shown.rstrip()}\n{READ_ONLY_HINT}".lstrip()
+    out_of_memory = name.rpartition(".")[2] in _OUT_OF_MEMORY
+    for hint in [READ_ONLY_HINT] * (READ_ONLY in error.message) + [MEMORY_HINT] * out_of_memory:
+        shown = f"{shown.rstrip()}\n{hint}".lstrip()
     cleaned = EnvError(
         env_id=error.env_id,
         cause=replace(error.cause, detail=one_line(error.cause.detail)),
