@@ -196,6 +196,16 @@ def test_a_file_with_a_seed_begins_another_future(tmp_path: Path) -> None:
     assert len({json.dumps(one) for one in found}) == 3
 
 
+def test_a_process_that_was_asked_for_is_not_said_to_be_all_that_could_be_had(tmp_path: Path) -> None:
+    with begun("frail:Walk") as env:
+        snapshot = env.snapshot("fork")
+        with pytest.raises(
+            SnapshotError, match=r'is a process, and cannot be saved; it was taken with how="fork"\. Take'
+        ):
+            snapshot.save(tmp_path / "s")
+        snapshot.close()
+
+
 def test_a_process_is_no_file_and_belongs_to_its_sandbox(tmp_path: Path) -> None:
     with leaving_nothing(), begun("frail:Native") as env:
         snapshot = env.snapshot()

@@ -76,10 +76,13 @@ class Snapshot:
         path = _writable(path)
         moment = self.moment
         if moment.how in _WHAT:
-            why = f" ({self.reasons[0]})" if self.reasons else ""
+            if self.reasons:
+                why = f"its state could not be had as bytes ({self.reasons[0]}). Take it with"
+                remedy = 'how="replay" to save what was done instead'
+            else:
+                why, remedy = f'it was taken with how="{moment.how}". Take it', 'without how, or with how="replay"'
             raise SnapshotError(
-                f"{self.env_id}: this snapshot is {_WHAT[moment.how]}, and cannot be saved; its state could not be had"
-                f' as bytes{why}. Take it with how="replay" to save what was done instead'
+                f"{self.env_id}: this snapshot is {_WHAT[moment.how]}, and cannot be saved; {why} {remedy}"
             )
         past = None
         if moment.past is not None:
