@@ -13,7 +13,7 @@ from agentenv.errors import counted
 
 def bench(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The TOML file.", show_default=False)],
-    envs: Annotated[str, typer.Option("--envs", metavar="N,N,...", help="Numbers of environments.")] = "1,10,50",
+    envs: Annotated[str, typer.Option("--envs", metavar="N,N,...", help="Numbers of environments in all.")] = "1,10,50",
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="S", min=0.1, help="Seconds of stepping for each number.")
     ] = 3.0,
@@ -31,12 +31,14 @@ def bench(
     """Step a configuration with random actions as one vector, at several sizes.
 
     Memory is what an environment shares with no other. The comparison alternates with ours in short rounds, because
-    a machine is not equally fast all the time.
+    a machine is not equally fast all the time. Each [[environments]] table of the file keeps at least one
+    environment, so that of a file with three tables the smallest size is 3.
 
     \b
     Examples:
       agentenv bench examples/gridworld.toml --envs 1,10,50
       agentenv bench examples/gridworld.toml --envs 1,10 --compare gymnasium --json
+      agentenv bench my.toml --envs 3,30             of a file with three tables
     """
     from dataclasses import asdict
 
