@@ -161,3 +161,52 @@ def test_damage_is_found_by_checksum_and_costs_one_episode(command) -> None:
     assert replay(command, "--verify", "--episode", "2")["same"], "what is asked for is whole"
     lost = command("replay", "latest", "--episode", "1")
     assert (lost.returncode, lost.stdout, f"agentenv: {trace}: " in lost.stderr) == (1, "", True)
+
+
+def test_the_id_of_a_table_stands_for_all_of_its_environments(command) -> None:
+    command.run(command.config(SEEDED.replace("episodes = 3", "episodes = 1\ncount = 2"), GRID))
+    found = replay(command, "--env", "a")
+    assert [one["env_id"] for one in found["episodes"]] == ["a-0", "a-1"]
+    assert [line for line in command("logs", "latest", "a").stdout.splitlines() if line.startswith("==>")] == [
+        "==> a-0 <==",
+        "==> a-1 <==",
+    ]
+    assert command("crashes", "latest", "a").returncode == 0
+    for wrong in (["crashes", "latest", "a", "1"], ["logs", "latest", "g-0"]):
+        done = command(*wrong)
+        assert done.returncode == 2
+        assert "expected an environment of run" in done.stderr
+    assert "did you mean 'a-0'?" in command("crashes", "latest", "a", "1").stderr
+
+
+def test_an_episode_that_was_never_played_is_not_one_that_gave_way(command) -> None:
+    command.run(command.config(SEEDED, GRID))
+    name = next((command.cwd / "runs").iterdir()).name
+    done = command("replay", "latest", "--episode", "99")
+    assert (done.returncode, "trace_mb" in done.stderr) == (2, False)
+    assert f"expected recorded episode 99, {name} played 0 to 2" in done.stderr
+    assert "played 0 to 1" in command("replay", "latest", "--env", "g", "--episode", "2").stderr
+
+
+def test_programs_have_no_episodes_to_replay(command) -> None:
+    command.run(command.config('id = "a"\ncommand = ["true"]'))
+    done = command("replay", "latest")
+    assert (done.returncode, "trace_mb" in done.stderr) == (2, False)
+    assert "commands have no episodes" in done.stderr
+
+
+def test_a_soak_is_told_from_a_run_that_cannot_go_on(command) -> None:
+    run = RunDir.create(command.cwd / "runs", "test-soak", "1-2-3")
+    run.samples.touch()
+    done = command("replay", "latest")
+    assert (done.returncode, "go on" in done.stderr) == (2, False)
+    assert "this is a soak, which steps and measures only" in done.stderr
+
+
+def test_a_file_in_the_place_of_the_directory_of_all_runs(command) -> None:
+    command.config(SEEDED, name="c.toml")
+    for arguments in (["runs"], ["replay", "latest"]):
+        done = command(*arguments, "--run-dir", "c.toml")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "expected the directory of all runs, 'c.toml' is a file" in done.stderr
+    assert command("runs", "--run-dir", "nowhere").stdout == "no runs in nowhere\n"

@@ -17,7 +17,8 @@ _SHOWN_STEPS = 10
 def crashes(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name, beginning of a name, path, or latest.")],
     env: Annotated[
-        str | None, typer.Argument(metavar="[ENV]", help="An environment's id; all without.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[ENV]", help="An environment's id, or a table's; all without.", show_default=False),
     ] = None,
     number: Annotated[
         int | None,
@@ -41,12 +42,14 @@ def crashes(
     """
     from agentenv.cli.console import open_stdout, print_json, print_result
     from agentenv.cli.exits import FAILED
-    from agentenv.cli.places import choose_places, tell_faults
+    from agentenv.cli.places import choose_places, tell_faults, unknown_environment
     from agentenv.fleet.crashes import find_crashes
     from agentenv.fleet.runs import find_run
 
     found = find_run(run_dir.expanduser(), run)
     places, faults = choose_places(found, env)
+    if env is not None and number is not None and len(places) > 1:
+        raise unknown_environment("ENV", env, [found], [place.env_id for place in places])
     reports, damaged = find_crashes(places)
     faults += damaged
     if number is not None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def logs(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name, beginning of a name, path, or latest.")],
     env: Annotated[
-        str | None, typer.Argument(metavar="[ENV]", help="An environment's id; all without.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[ENV]", help="An environment's id, or a table's; all without.", show_default=False),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead of standard output.")] = False,

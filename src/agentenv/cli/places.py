@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def choose_places(run: RunDir, env: str | None) -> tuple[list[EnvDir], list[str]]:
-    """The folders of one environment, or of all; and a sentence on each that should be there and is not.
+    """The folders of one environment, of a table's copies, or of all; and a sentence on each that is missing.
 
     Raises:
         ConfigError: The run has no such environment.
@@ -19,12 +19,16 @@ def choose_places(run: RunDir, env: str | None) -> tuple[list[EnvDir], list[str]
     from agentenv.errors import RunDamaged
     from agentenv.fleet.expected import read_expected
 
-    places, missing = run.environments(), read_expected(run).missing()
+    places, expected = run.environments(), read_expected(run)
+    missing = expected.missing()
     if env is None:
         return places, list(missing.values())
     if env in missing:
         raise RunDamaged(missing[env])
     chosen = [place for place in places if place.env_id == env]
+    if not chosen and env in expected.copies:
+        copies = expected.copies[env]
+        return [p for p in places if p.env_id in copies], [missing[copy] for copy in copies if copy in missing]
     if not chosen:
         raise unknown_environment("ENV", env, [run], [place.env_id for place in places])
     return chosen, []
@@ -36,7 +40,7 @@ def unknown_environment(option: str, env: str, runs: list[RunDir], ids: list[str
 
     from agentenv.errors import ConfigError, Problem
 
-    near = get_close_matches(env, ids, n=1)
+    near = get_close_matches(env, ids, n=1) or [one for one in ids if one.startswith(f"{env}-")]
     has = "it has" if len(runs) == 1 else "they have"
     hint = f"did you mean {near[0]!r}?" if near else f"{has} {', '.join(ids[:10]) or 'none'}"
     names = " or ".join(repr(run.path.name) for run in runs)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 def replay(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name, beginning of a name, path, or latest.")],
-    env: Annotated[str | None, typer.Option("--env", metavar="ID", help="This environment only.")] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="ID", help="This environment, or those of this table, only.")
+    ] = None,
     episode: Annotated[int | None, typer.Option("--episode", metavar="N", min=0, help="This episode only.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Exit code 1 where anything differs or is damaged.")] = False,
     ignore_info: Annotated[
@@ -104,20 +106,24 @@ def _choose(
     from agentenv.fleet.holdings import read_holding
 
     environments = {e.id: e for e in config.expand() if e.command is None}
-    if env is not None and env not in environments:
+    meant = list(environments)
+    if env is not None:
+        meant = [one for one in [env, *config.copies().get(env, [])] if one in environments]
+    if env is not None and not meant:
         known = ", ".join(list(environments)[:10])
         raise _mistake(
             "--env", f"expected an environment of {run.path.name} that is stepped, got {env!r}", f"it has {known}"
         )
     expected = read_expected(run)
     missing = expected.missing()
-    chosen, faults = [], []
-    for environment in environments.values() if env is None else [environments[env]]:
+    chosen, faults, last = [], [], -1
+    for environment in [environments[one] for one in meant]:
         if environment.id in missing:
             faults.append(missing[environment.id])
             continue
         holding = read_holding(expected, environment.id)
         held = holding.trace.episodes
+        last = max(last, expected.episodes.get(environment.id, 0) - 1, *holding.records, *held)
         episodes = [held[n] for n in sorted(held) if held[n].rows and episode in (None, n)]
         if episodes:
             chosen.append((environment, episodes))
@@ -128,7 +134,11 @@ def _choose(
     if not chosen:
         what = "episodes" if episode is None else f"episode {episode}"
         hint = "older episodes give way to newer ones where there is no room: raise trace_mb"
+        if last < 0:
+            hint = "no episode was finished" if environments else "commands have no episodes"
         option = "RUN" if episode is None else "--episode"
+        if episode is not None and episode > last >= 0:
+            raise _mistake(option, f"expected recorded episode {episode}, {run.path.name} played 0 to {last}")
         raise _mistake(option, f"expected recorded {what}, none is kept in {run.path.name}", hint)
     if render is not None:
         if len(chosen) > 1:

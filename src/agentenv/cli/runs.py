@@ -24,9 +24,14 @@ def runs(
     from datetime import datetime
 
     from agentenv.cli.console import make_table, open_stdout, print_json, print_result
+    from agentenv.errors import ConfigError, Problem
     from agentenv.fleet.runs import list_runs
 
-    found = list_runs(run_dir.expanduser())
+    root = run_dir.expanduser()
+    if root.exists() and not root.is_dir():
+        message = f"expected the directory of all runs, {str(run_dir)!r} is a file"
+        raise ConfigError([Problem("command line", "--run-dir", message, "name the directory it lies in")])
+    found = list_runs(root)
     records = []
     for one in found:
         summary = one.summary() or {}

@@ -82,6 +82,10 @@ class Config:
             for index, copy_id in enumerate(copy_ids(environment.id, environment.count))
         )
 
+    def copies(self) -> dict[str, list[str]]:
+        """The ids that ``expand`` makes of the id of each table with a count above 1."""
+        return {table.id: copy_ids(table.id, table.count) for table in self.environments if table.count > 1}
+
     def scaled(self, n: int) -> Config:
         """The same configuration with ``n`` environments in all, shared out as the counts are now.
 

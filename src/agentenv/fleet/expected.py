@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentenv.config import EnvironmentConfig, load_config
+from agentenv.config import Config, EnvironmentConfig, load_config
 from agentenv.errors import ConfigError, counted
 from agentenv.fleet.damage import REMEDY, misplaced
 from agentenv.fleet.rundir import EnvDir, RunDir, RunState, read_object
@@ -29,6 +29,7 @@ class Expected:
         episodes: How many episodes an environment has finished, by id; an id that is missing is one nothing tells of.
         began: Ids of those that were started at all.
         environments: Their configuration, by id; empty where that is not known.
+        copies: Ids of the environments that the id of a table with a count stands for.
     """
 
     run: RunDir
@@ -36,6 +37,7 @@ class Expected:
     episodes: Mapping[str, int]
     began: frozenset[str]
     environments: Mapping[str, EnvironmentConfig]
+    copies: Mapping[str, Sequence[str]]
 
     def place(self, env_id: str) -> EnvDir:
         """Where an environment's files are, or should be."""
@@ -79,12 +81,13 @@ def read_expected(run: RunDir) -> Expected:
                 began.add(event.env_id)
             elif event.kind in ("env_done", "env_failed", "env_interrupted"):
                 told(event.env_id, event.fields.get("episodes"))
-    return Expected(run, state, episodes, frozenset(began), _configured(run.resume_point()))
+    config = _configured(run.resume_point())
+    environments = {} if config is None else {environment.id: environment for environment in config.expand()}
+    return Expected(run, state, episodes, frozenset(began), environments, {} if config is None else config.copies())
 
 
-def _configured(point: Mapping[str, Any]) -> dict[str, EnvironmentConfig]:
+def _configured(point: Mapping[str, Any]) -> Config | None:
     try:
-        config = load_config(tomllib.loads(str(point["config"])))
+        return load_config(tomllib.loads(str(point["config"])))
     except (KeyError, ConfigError, ValueError):
-        return {}
-    return {environment.id: environment for environment in config.expand()}
+        return None

@@ -56,6 +56,11 @@ def read_point(run: RunDir) -> dict[str, Any]:
             names = " and ".join(str(place) for place in checkpoint.places)
             message = f"expected a run that can go on; both copies of what that needs are damaged: {names}"
             raise mistake(run, message, "put back a copy of one of them, or run its configuration again")
+        if os.path.lexists(run.samples):
+            message = "expected a run that records its episodes; this is a soak, which steps and measures only"
+            raise mistake(
+                run, message, "report.json in its folder holds what came of it; agentenv run records episodes"
+            )
         message = (
             "expected a run that can go on; this one ended before it had begun, an older version made it, or its files"
             " resume.0 and resume.1 were removed"

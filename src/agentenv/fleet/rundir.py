@@ -172,6 +172,11 @@ class RunDir:
         return self.path / "events.jsonl"
 
     @property
+    def samples(self) -> Path:
+        """Path of what a soak measured; a run of another kind has none."""
+        return self.path / "samples.jsonl"
+
+    @property
     def resume(self) -> Path:
         """What a run needs to go on, as two checked copies; see ``agentenv.fleet.checkpoints``."""
         return self.path / "resume"

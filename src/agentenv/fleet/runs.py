@@ -95,6 +95,8 @@ def find_run(root: Path, ref: str) -> RunDir:
         return RunDir.open(begins[0].path)
     if begins:
         raise _unknown(ref, f"expected one run, {len(begins)} begin with {ref!r}", f"one of {_names(begins)}")
+    if not runs and root.exists() and not root.is_dir():
+        raise _unknown(ref, f"expected the directory of all runs, {str(root)!r} is a file", "name another as --run-dir")
     if not runs:
         raise _unknown(ref, f"expected a run, {str(root)!r} has none", "is --run-dir the folder the run was made in?")
     raise _unknown(ref, f"expected a run in {str(root)!r}, none is called {ref!r}", _suggest(ref, runs))

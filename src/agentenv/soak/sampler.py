@@ -93,7 +93,7 @@ class Sampler:
         self._names = [vector.context.run_id for vector in driver.vectors]
         self._groups = counts.find_groups(self._names)
         # What the soak itself writes is not what the run leaves.
-        self._own_files = {run.path / "samples.jsonl", run.path / "events.jsonl", scratch}
+        self._own_files = {run.samples, run.path / "events.jsonl", scratch}
         self._outputs = [(vector, _Output(vector.context.output)) for vector in driver.vectors]
         self._steps, self._stepping_s = 0, 0.0
 

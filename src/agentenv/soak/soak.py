@@ -116,7 +116,7 @@ class _Passing:
         self._rate = chaos_per_minute
         root = driver.vectors[0].context.seeds.root
         self._chaos = Chaos(driver.sandboxes, chaos_per_minute, root) if chaos_per_minute > 0 else None
-        self._records = RecordWriter(run.path / "samples.jsonl")
+        self._records = RecordWriter(run.samples)
         self._sampler = Sampler(driver, run, run.path / "tmp", seconds)
         self._began = time.monotonic()
         self._elapsed_s = 0.0
@@ -158,7 +158,7 @@ class _Passing:
         Raises:
             ResourceLimit: There is no room for the report.
         """
-        samples, damaged = read_samples(self._run.path / "samples.jsonl")
+        samples, damaged = read_samples(self._run.samples)
         judged = judge_all(samples)
         tally = self._driver.tally
         report = Report(
