@@ -19,7 +19,7 @@ from agentenv.guest.capture import Capture, Unfit
 from agentenv.guest.failure import failure
 from agentenv.guest.seeding import reseed
 from agentenv.wire import slot
-from agentenv.wire.bounds import find_excess_of, light_size, most_memory
+from agentenv.wire.bounds import check_size, light_size
 from agentenv.wire.digest import make_digest
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.likeness import is_plain, is_read_back
@@ -190,7 +190,7 @@ class Served:
         raw = None if is_read_back(self._root, observation) or not is_plain(self._root, observation) else [observation]
         final = encode([_as_info(info), final_variable, raw])
         if len(final) > self._light_bytes:
-            self._check_size(final)
+            check_size(final, self._max_bytes)
         lasting = self._final_digest(crc32(self._lasting(final, [_as_info(info), final_variable, raw])))
         observation, info = self.env.reset()
         variable = self._write_observation(observation)
@@ -327,31 +327,12 @@ class Served:
         """A payload as it counts for the digest."""
         return encode(_without_time(value)) if self._timed else payload
 
-    def _check_size(self, payload: bytes) -> None:
-        """Refuse what the host would not take: an error tells more than an end.
-
-        Raises:
-            ValueError: It is too long, or its values take too much memory.
-        """
-        length, most = len(payload), self._max_bytes
-        if length > most:
-            raise ValueError(
-                f"the environment returned {length / 1e6:.0f} MB of info or variable-size data in one answer; at most"
-                f" {most / 1e6:.0f} MB are accepted: raise max_message_mb or return less"
-            )
-        if weight := find_excess_of(payload, most):
-            raise ValueError(
-                f"the environment returned info or variable-size data that may take {weight / 1e6:.0f} MB of memory in"
-                f" one answer; at most {most_memory(most) / 1e6:.0f} MB are accepted: return numpy arrays instead of"
-                " many small objects, or raise max_message_mb"
-            )
-
     def _answer(self, flags: int, value: Any) -> None:
         payload = encode(value)
         self._start = crc32(self._lasting(payload, value))
         length = len(payload)
         if length > self._light_bytes:
-            self._check_size(payload)
+            check_size(payload, self._max_bytes)
         words = self._words
         words[slot.OUT_LENGTH // 8] = length
         if length > self._layout.outbox_size:

@@ -62,10 +62,29 @@ def find_excess(text: str, raw: int, max_bytes: int) -> float:
     return weight if weight > most else 0
 
 
-def find_excess_of(message: bytes, max_bytes: int) -> float:
-    """The same for a message as ``encode`` makes it."""
+def check_size(message: bytes, max_bytes: int) -> None:
+    """Refuse to send what would not be accepted: an error tells more than an end.
+
+    Args:
+        message: As ``encode`` makes it.
+        max_bytes: Longest message accepted.
+
+    Raises:
+        ValueError: It is too long, or its values take too much memory.
+    """
+    if len(message) > max_bytes:
+        raise ValueError(
+            f"the environment returned {len(message) / 1e6:.0f} MB of info or variable-size data in one answer; at most"
+            f" {max_bytes / 1e6:.0f} MB are accepted: raise max_message_mb or return less"
+        )
     length = int.from_bytes(message[:4], "little")
-    return find_excess(str(message[4 : 4 + length], "ascii"), len(message) - 4 - length, max_bytes)
+    weight = find_excess(str(message[4 : 4 + length], "ascii"), len(message) - 4 - length, max_bytes)
+    if weight:
+        raise ValueError(
+            f"the environment returned info or variable-size data that may take {weight / 1e6:.0f} MB of memory in"
+            f" one answer; at most {most_memory(max_bytes) / 1e6:.0f} MB are accepted: return numpy arrays instead of"
+            " many small objects, or raise max_message_mb"
+        )
 
 
 def check_header(text: str, raw: int, max_bytes: int) -> bool:
