@@ -25,8 +25,11 @@ def unprivileged(tmp_path: Path) -> list[str]:
     if os.geteuid() == 0:
         prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *prefix]
         os.chown(tmp_path, NOBODY, NOBODY)
-        tmp_path.parent.chmod(0o711)
-        tmp_path.parent.parent.chmod(0o711)
+        for above in tmp_path.parents:
+            mode = above.stat().st_mode
+            if mode & 0o001:
+                break  # from here on it is the system's, whatever the base of the suite is
+            above.chmod(mode | 0o011)
     version = f"import sys, numpy, pydantic, agentenv; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     # The suite's own interpreter may lie in root's home.
     for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
