@@ -36,7 +36,8 @@ def send_message(sock: socket.socket, message: dict[str, Any], fds: Sequence[int
         if fds:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
             sent = sock.sendmsg([data], ancillary)
-        sock.sendall(data[sent:])
+        if sent < len(data):  # to send nothing fails as well where the other end has read it all and is gone
+            sock.sendall(data[sent:])
     except (BrokenPipeError, ConnectionResetError) as error:
         raise ControlClosed(str(error)) from error
 
