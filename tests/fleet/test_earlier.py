@@ -119,3 +119,11 @@ def test_a_run_that_is_gone_on_with_counts_on(tmp_path: Path) -> None:
     assert (found.state, found.episodes, found.restarts, found.steps) == (EnvState.DONE, 3, 3, whole.steps)
     assert found.earlier_steps == whole.steps // 3
     assert found.to_json()["memory_peak_mb"] == 5000.0
+
+
+def test_the_memory_of_one_that_nobody_had_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Play, "_tick", lambda self, now: None)
+    table = {"id": "a", "env": "misbehaving:Fine", "episodes": 1}
+    settings = {"seed": 3, "run_dir": str(tmp_path), "runtime": "process"}
+    (whole,) = Play(load_config({"global": settings, "environments": [table]})).run().environments
+    assert whole.memory_peak_bytes > 0

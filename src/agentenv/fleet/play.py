@@ -252,6 +252,7 @@ class Play:
     def _retire(self, running: Running) -> None:
         """It is finished: say so, and give back its place once it is really gone."""
         progress = running.progress
+        progress.observe(running.sandbox.usage())  # one that was soon over may have been looked at by nobody
         self._bells.remove(running)
         self._roster.tell_time(progress.env_id, time.monotonic())
         if isinstance(running, Player):
