@@ -134,5 +134,5 @@ class Remembering:
 
 def ponder(observation: Any, space: Any) -> Any:
     """A policy that takes its time."""
-    time.sleep(1.0)
+    time.sleep(2.5)
     return space.sample()

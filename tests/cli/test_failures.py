@@ -70,8 +70,8 @@ def test_who_says_that_it_cannot_be_made_ends_nobody_else(command) -> None:
 
 def test_nobody_is_late_because_the_policy_of_another_thinks_for_long(command) -> None:
     """It has answered; that nobody has looked yet is not its doing."""
-    slow = 'id = "slow"\nenv = "misbehaving:Fine"\npolicy = "misbehaving:ponder"\nmax_episode_steps = 2\nepisodes = 1'
-    quick = 'id = "quick"\nenv = "misbehaving:Fine"\nstep_timeout_s = 0.3\non_crash = "raise"\nepisodes = 20\ncount = 2'
+    slow = 'id = "slow"\nenv = "misbehaving:Fine"\npolicy = "misbehaving:ponder"\nmax_episode_steps = 1\nepisodes = 1'
+    quick = 'id = "quick"\nenv = "misbehaving:Fine"\nstep_timeout_s = 1.0\non_crash = "raise"\nepisodes = 20\ncount = 2'
     summary = command.run(command.config(quick, slow))
     assert [one(summary, name)["state"] for name in ("quick-0", "quick-1", "slow")] == ["done"] * 3
     assert [one(summary, f"quick-{i}")["restarts"] for i in range(2)] == [0, 0]

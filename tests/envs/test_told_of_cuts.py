@@ -29,6 +29,15 @@ def _kill(vec: AgentVectorEnv, number: int) -> None:
     assert becomes_true(lambda: not sandbox.alive(), 10)
 
 
+def _open_and_owing() -> AgentVectorEnv:
+    """The first has died over the pace, and nobody was told."""
+    vec = _open()
+    vec.reset(seed=3)
+    _kill(vec, 0)
+    vec._fleet.set_pace(Pacing().pace, 10)
+    return vec
+
+
 def _restart(vec: AgentVectorEnv, number: int) -> None:
     """Have the one whose episode was cut begin again; the others go on."""
     vec.reset(options={"reset_mask": np.arange(2) == number})
@@ -90,12 +99,8 @@ def _renewed(vec: AgentVectorEnv) -> AgentVectorEnv:
 
 
 def test_it_is_told_of_the_second_death_of_one_that_was_told_of_by_nobody() -> None:
-    vec = _open()
-    vec.reset(seed=3)
-    vec._pacing, vec._pace_due = Pacing(), True
-    _kill(vec, 0)
+    vec = _open_and_owing()
     fleet = vec._fleet
-    fleet.set_pace(vec._pacing.pace, 10)
     assert list(fleet.recovery.owed) == [0]
     _kill(vec, 0)
     assert vec.step(_NOTHING)[3].tolist() == [True, False]
@@ -104,12 +109,8 @@ def test_it_is_told_of_the_second_death_of_one_that_was_told_of_by_nobody() -> N
 
 
 def test_what_was_asked_for_by_name_concerns_only_whom_it_was_asked_of() -> None:
-    vec = _open()
-    vec.reset(seed=3)
-    vec._pacing, vec._pace_due = Pacing(), True
-    _kill(vec, 0)
+    vec = _open_and_owing()
     fleet = vec._fleet
-    fleet.set_pace(vec._pacing.pace, 10)
     assert fleet.call(Op.CALL, ["length", [], {}], [1], 10) == [37]
     assert vec.step(_NOTHING)[3].tolist() == [True, False]
     vec.close()

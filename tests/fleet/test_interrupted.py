@@ -13,6 +13,7 @@ import pytest
 
 from agentenv import AgentENV, AgentVectorEnv, SandboxDied
 from agentenv.channel.shm import ShmChannel
+from agentenv.fleet.recovery import Recovery
 from agentenv.fleet.revival import Revival
 from agentenv.testing import exact
 from agentenv.testing.leftovers import becomes_true
@@ -78,9 +79,9 @@ def test_who_was_half_brought_back_is_brought_back_wholly(where: str, monkeypatc
 
 def test_a_request_that_was_noted_and_never_sent_was_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(env: AgentENV) -> None:
-        with _interrupted(monkeypatch, ShmChannel, "post"):
+        env._fleet.recovery.bases.due = True
+        with _interrupted(monkeypatch, Recovery, "checkpoint"):
             env.reset(seed=1)
-        env._fleet.is_pending = False  # as where the exception comes a moment earlier
         env.step(1)
 
     expected = _play(lambda env: env.step(1), lambda env: None)

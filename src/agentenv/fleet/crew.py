@@ -363,7 +363,8 @@ class Crew:
         self.channel.abandon(lost.group)
         return self._died(self.groups[lost.group][0], sandbox.cause())
 
-    def _broken(self, index: int, what: str) -> SandboxError:
+    def reject(self, index: int, what: str) -> SandboxError:
+        """End an environment whose answer cannot be used; returns the error to raise."""
         number = self.channel.group_of(index)
         error = self._ended(index, Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"broke the protocol: {what}"))
         self.channel.interrupt(number)

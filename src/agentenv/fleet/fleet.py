@@ -93,24 +93,29 @@ class Fleet(Crew):
         """
         if self.is_pending:
             self.finish()
-        if self.journal.is_open:  # it was noted, and an exception came before it was asked
-            self.journal.drop()
-        if op is Op.STEP and payloads is None:
-            self.journal.note_step(self.action_bytes)
-        elif op in _JOURNALED:
-            self.journal.note(op, members, payloads or (), self.action_bytes if op is Op.STEP else None)
-        self._current = (op, members, payloads, timeout_s)
-        if self.recovery.bases.due:
-            before = self.renewals
-            with suppress(SandboxError):  # who is given up says so where it is waited for: the others are to be asked
-                self.recovery.checkpoint()
-            if self.renewals != before and op is Op.STEP:
-                self._write_actions(range(self.count))  # they lay in memory that was replaced
+        try:
+            self._note(op, members, payloads)
+            self._current = (op, members, payloads, timeout_s)
+            if self.recovery.bases.due:
+                before = self.renewals
+                with suppress(SandboxError):  # who is given up says so where it is waited for: the others are asked
+                    self.recovery.checkpoint()
+                if self.renewals != before and op is Op.STEP:
+                    self._write_actions(range(self.count))  # they lay in memory that was replaced
+        except BaseException:
+            self.journal.drop()  # nothing of it was asked
+            raise
         self._began = perf_counter()
         self.is_pending = True
         self.channel.post(op, members, payloads, timeout_s=timeout_s)
         if self.recovery.out.reasons:
             self.recovery.out.answer(op, members)
+
+    def _note(self, op: Op, members: Sequence[int] | None, payloads: Sequence[bytes] | None) -> None:
+        if op is Op.STEP and payloads is None:
+            self.journal.note_step(self.action_bytes)
+        elif op in _JOURNALED:
+            self.journal.note(op, members, payloads or (), self.action_bytes if op is Op.STEP else None)
 
     def wait(self) -> None:
         """Wait for what was posted.
@@ -236,10 +241,6 @@ class Fleet(Crew):
             raise failure
         return found
 
-    def reject(self, index: int, what: str) -> SandboxError:
-        """End an environment whose answer was taken and cannot be used; returns the error to raise."""
-        return self._broken(index, what)
-
     def call(self, op: Op, arguments: Any, members: Sequence[int], timeout_s: float) -> list[Any]:
         """Ask each of some environments the same thing and return their values.
 
@@ -364,5 +365,5 @@ class Fleet(Crew):
             if found is not None:
                 return found
         except ProtocolError as error:
-            raise self._broken(index, str(error)) from error
-        raise self._broken(index, f"an answer with flags {flags:#x}")
+            raise self.reject(index, str(error)) from error
+        raise self.reject(index, f"an answer with flags {flags:#x}")

@@ -157,11 +157,6 @@ class Journal:
         self._open = None
         return True
 
-    @property
-    def is_open(self) -> bool:
-        """Whether an entry is pending."""
-        return self._open is not None
-
     def reopen(self) -> None:
         """Make the last entry the pending one again: its answer was lost after all."""
         block = self._blocks[-1]

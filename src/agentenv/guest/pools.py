@@ -16,7 +16,7 @@ _ALIGNMENT, _LARGEST = 16, 512
 _BYTES_OVERHEAD = 33
 # An address, and what is computed from it, are objects too.
 _SIZE_OF_NUMBERS, _NUMBERS = 32, 16
-# Of a size, should the allocator be another one; importing numpy and gymnasium leaves 16 to 50 KB free.
+# Of a size, should the allocator be another one; importing numpy and gymnasium leaves 63 KB at most.
 _MOST_BYTES = 1 << 19
 _SOURCE = memoryview(bytes(range(256)) * 2)
 
