@@ -13,6 +13,7 @@ import pytest
 
 from agentenv import AgentENV, AgentVectorEnv, SandboxDied
 from agentenv.channel.shm import ShmChannel
+from agentenv.fleet.pacing import Pace
 from agentenv.fleet.recovery import Recovery
 from agentenv.fleet.revival import Revival
 from agentenv.testing import exact
@@ -82,10 +83,12 @@ def test_a_request_that_was_noted_and_never_sent_was_not_made(monkeypatch: pytes
         env._fleet.recovery.bases.due = True
         with _interrupted(monkeypatch, Recovery, "checkpoint"):
             env.reset(seed=1)
+        env._fleet.recovery.bases.due = False  # so that all is done again from the beginning
+        env._fleet.set_pace(Pace.EAGER, 10)  # of which nothing is noted: its answer is that of no other request
         env.step(1)
 
     expected = _play(lambda env: env.step(1), lambda env: None)
-    exact.assert_same(_play(interrupt, _kill), expected)
+    exact.assert_same(_play(interrupt, _kill, checkpoint_every="never"), expected)
 
 
 def test_answers_that_were_not_read_are_not_taken_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
