@@ -14,10 +14,12 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from agentenv.config import EnvironmentConfig
-from agentenv.errors import AgentEnvError, EnvError, Owner, SandboxError
+from agentenv.errors import AgentEnvError, SandboxError
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.fleet import Fleet
-from agentenv.fleet.reported import readable
+from agentenv.fleet.reported import cleaned
+from agentenv.fleet.starting import start_each
+from agentenv.sandbox.cause import is_killed_from_outside
 from agentenv.sandbox.contract import Sandbox
 
 logger = logging.getLogger("agentenv.fleet")
@@ -25,8 +27,6 @@ logger = logging.getLogger("agentenv.fleet")
 Item = TypeVar("Item")
 
 _ENDING_THREADS = 4
-_BIRTHS = 3
-"""How often one is begun that is killed from outside meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,7 @@ class Births:
         failures: dict[str, SandboxError] = {}
         try:
             specs = [self._context.spec(environment.id, [environment]) for environment in environments]
-            sandboxes = self._context.runtime.create(specs, self._context.output, failures)
-            for _ in range(_BIRTHS - 1):
-                # Killed from outside while it was built: no fault of its own.
-                again = [spec for spec in specs if spec.id in failures and _is_innocent(failures[spec.id])]
-                for spec in again:
-                    del failures[spec.id]
-                sandboxes += self._context.runtime.create(again, self._context.output, failures) if again else []
+            sandboxes = start_each(self._context.runtime, specs, self._context.output, failures)
         except Exception as error:
             # Not one environment's fault: everybody meets the same.
             for environment in environments:
@@ -112,14 +106,19 @@ class Births:
             sandbox = by_id.get(environment.id)
             self._put(
                 environment,
-                _clean(failures[environment.id]) if sandbox is None else self._join(environment, sandbox),
+                cleaned(failures[environment.id]) if sandbox is None else self._join(environment, sandbox),
             )
 
     def _join(self, environment: EnvironmentConfig, sandbox: Sandbox) -> Fleet | Sandbox | Exception:
         if environment.command is not None:
             return sandbox
         try:
-            return Fleet(self._context, [environment], sandboxes=[sandbox])
+            try:
+                return Fleet(self._context, [environment], sandboxes=[sandbox])
+            except SandboxError as error:
+                if not is_killed_from_outside(error.cause):
+                    raise
+                return Fleet(self._context, [environment])
         except Exception as error:
             return error
 
@@ -135,14 +134,6 @@ class Births:
         finally:
             self._gone.put(env_id)
             self._notify()
-
-
-def _is_innocent(error: SandboxError) -> bool:
-    return error.cause.owner is Owner.INFRASTRUCTURE
-
-
-def _clean(error: SandboxError) -> SandboxError:
-    return readable(error) if isinstance(error, EnvError) else error
 
 
 def _drain(queue: SimpleQueue[Item]) -> list[Item]:

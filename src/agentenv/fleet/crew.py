@@ -34,8 +34,9 @@ from agentenv.errors import (
 from agentenv.fleet.context import RunContext
 from agentenv.fleet.finals import Finals
 from agentenv.fleet.introduction import Introduction, read_introduction
-from agentenv.fleet.reported import readable, reported
-from agentenv.sandbox.contract import Copying, ParkedCopy, Sandbox, SandboxSpec, Usage
+from agentenv.fleet.reported import cleaned, reported
+from agentenv.fleet.starting import start_all, start_another
+from agentenv.sandbox.contract import Copying, ParkedCopy, Sandbox, Usage
 from agentenv.sandbox.workbench import Kept
 from agentenv.wire.batch import BatchView
 from agentenv.wire.layout import Writer, plan
@@ -97,12 +98,12 @@ class Crew:
         self.sandboxes: list[Sandbox]
         if sandboxes is None:
             specs = [context.spec(self._sandbox_id(group), [self.members[i] for i in group]) for group in self.groups]
-            self.sandboxes = self._create(specs)
+            self.sandboxes = start_all(context.runtime, specs, context.output)
         else:
             self.sandboxes = list(sandboxes)
         try:
             self._agree_on_spaces()
-            self._open_channel(reseed)
+            self._open_channel(reseed, is_new=sandboxes is None)
         except BaseException:
             for sandbox in self.sandboxes:
                 context.watch.remove(sandbox)
@@ -144,7 +145,7 @@ class Crew:
             directory = None if origin is None else origin.directory
             specs.append(replace(old.spec, id=old.spec.id if old.destroyed else new_id, origin=directory))
         failures: dict[str, SandboxError] = {}
-        made = {sandbox.spec.id: sandbox for sandbox in self._create(specs, failures)}
+        made = {s.spec.id: s for s in self.context.runtime.create(specs, self.context.output, failures)}
         failed: dict[int, SandboxError] = {}
         try:
             for number, spec in zip(numbers, specs, strict=True):
@@ -153,7 +154,7 @@ class Crew:
                     self.sandboxes[number] = made[spec.id]
                     error = self._take_in(number)
                 if error is not None:
-                    failed[number] = readable(error) if isinstance(error, EnvError) else error
+                    failed[number] = cleaned(error)
         except BaseException:
             # Alive but not attached, they would count as well and be stepped over in silence.
             for number, spec in zip(numbers, specs, strict=True):
@@ -265,13 +266,7 @@ class Crew:
             cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"described itself wrongly: {error}")
             raise self._ended(index, cause) from error
 
-    def _create(self, specs: Sequence[SandboxSpec], failures: dict[str, SandboxError] | None = None) -> list[Sandbox]:
-        try:
-            return self.context.runtime.create(specs, self.context.output, failures)
-        except EnvError as error:
-            raise readable(error) from None
-
-    def _open_channel(self, reseed: int | None) -> None:
+    def _open_channel(self, reseed: int | None, is_new: bool) -> None:
         observations, actions = plan(self.single_observation_space), plan(self.single_action_space)
         self.observation_layout = observations
         self._max_bytes = max(member.max_message_mb for member in self.members) << 20
@@ -287,7 +282,12 @@ class Crew:
         )
         try:
             for number in range(len(self.groups)):
-                self._attach(number, reseed)
+                try:
+                    self._attach(number, reseed)
+                except SandboxError as error:
+                    if not is_new:
+                        raise
+                    start_another(error, number, self.replace)
         except BaseException:
             self.channel.close()
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agentenv.errors import EnvError
+from agentenv.errors import EnvError, SandboxError
 from agentenv.fleet.evidence import environment_of, full_disks
 from agentenv.sandbox.cause import classify_exception
 from agentenv.sandbox.contract import Output, Sandbox
@@ -49,6 +49,11 @@ def reported(texts: tuple[str, str, str], env_id: str, sandbox: Sandbox, output:
     )
 
 
+def cleaned(error: SandboxError) -> SandboxError:
+    """The same error; if an environment raised it, with its texts cleaned."""
+    return readable(error) if isinstance(error, EnvError) else error
+
+
 def readable(error: EnvError) -> EnvError:
     """The same error with its texts cleaned; of the message the beginning is kept, of the traceback the end.
 
@@ -60,7 +65,7 @@ def readable(error: EnvError) -> EnvError:
     out_of_memory = name.rpartition(".")[2] in _OUT_OF_MEMORY
     for hint in [READ_ONLY_HINT] * (READ_ONLY in error.message) + [MEMORY_HINT] * out_of_memory:
         shown = f"{shown.rstrip()}\n{hint}".lstrip()
-    cleaned = EnvError(
+    legible = EnvError(
         env_id=error.env_id,
         cause=replace(error.cause, detail=one_line(error.cause.detail)),
         type_name=name.rpartition(".")[2] if name == _NOT_FOUND else name,
@@ -69,5 +74,5 @@ def readable(error: EnvError) -> EnvError:
         output=error.output,
         index=error.index,
     )
-    cleaned.type_name, cleaned.traceback_text = name, trace
-    return cleaned
+    legible.type_name, legible.traceback_text = name, trace
+    return legible

@@ -212,6 +212,11 @@ def _out_of_memory(oom_kills: int, memory_mb: int | None, peak_bytes: int) -> Ca
     )
 
 
+def is_killed_from_outside(cause: Cause) -> bool:
+    """Whether somebody else ended it: whoever asked for it may ask for it again."""
+    return cause.kind is CauseKind.SANDBOX_LOST and cause.owner is Owner.INFRASTRUCTURE
+
+
 def _lost(shell_alive: bool | None) -> Cause:
     detail = {
         None: "the whole sandbox was killed from outside, without a report from inside",

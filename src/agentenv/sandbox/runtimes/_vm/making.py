@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import CauseKind, Owner, RuntimeUnavailable, SandboxError
+from agentenv.errors import RuntimeUnavailable, SandboxError
+from agentenv.sandbox.cause import is_killed_from_outside
 from agentenv.sandbox.contract import Output, SandboxSpec
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._net.networks import Networks
@@ -116,7 +117,7 @@ class TemplateMaker:
 def _was_killed(error: Exception) -> bool:
     """Whether the machine was, by whoever may do that, and is not to blame."""
     if isinstance(error, SandboxError):
-        return error.cause.kind is CauseKind.SANDBOX_LOST and error.cause.owner is Owner.INFRASTRUCTURE
+        return is_killed_from_outside(error.cause)
     return isinstance(error, MonitorKilled)
 
 
