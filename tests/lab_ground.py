@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TRIES = 2
 _LOST = 125
 # QEMU 7.2 emulates SVM imperfectly: the kernel in the machine was seen to panic in an exception during KVM_RUN, that of
-# a guest of it to have made no progress for so long that it said so, and one to run at an address that is none.
+# a guest of it to have made no progress for so long that it said so, and one to run at an address that is none; and
+# both processors to go on in guests that nothing interrupts any more.
 _STALLED = re.compile(r"rcu: INFO: rcu_\w+ (self-)?detected stall|rcu: Stack dump where RCU GP kthread last ran")
 # What no test of ours makes a kernel do: they ask it to panic, or end its init.
 _ASTRAY = re.compile(r"Attempted to kill the idle task|Fatal exception|BUG: unable to handle|general protection fault,")
@@ -23,8 +24,8 @@ _ASTRAY = re.compile(r"Attempted to kill the idle task|Fatal exception|BUG: unab
 def run_in_lab(command: Sequence[str], limit_s: int, *, memory_mb: int = 4096) -> subprocess.CompletedProcess[str]:
     """What a command says in the machine; again, in another one, if it failed and the emulation is to blame for it.
 
-    That is so where the machine's own kernel panicked, or where that of a guest of it stood still or faulted in its own
-    code. What else fails is told.
+    That is so where the machine's own kernel panicked or stood still, or where that of a guest of it stood still or
+    faulted in its own code. What else fails is told.
 
     Args:
         command: Program and arguments.
@@ -54,6 +55,8 @@ def blame(done: subprocess.CompletedProcess[str]) -> str:
     """What the emulation did wrong, where something failed; "" if nothing is known."""
     if done.returncode == _LOST and "Kernel panic" in done.stderr:
         return "its kernel panicked"
+    if done.returncode == _LOST and "it stands still" in done.stderr:
+        return "it stood still"
     if done.returncode and _STALLED.search(done.stdout + done.stderr):
         return "a guest's kernel stood still"
     if done.returncode and _ASTRAY.search(done.stdout + done.stderr):

@@ -117,6 +117,19 @@ def test_it_does_not_outlive_who_started_it(started: subprocess.Popen[bytes]) ->
 
 
 @pytest.mark.timeout(UP_S)
+def test_a_machine_that_stands_still_is_given_up(fetched: None) -> None:
+    command = [*KVMLAB, "run", "--still", "20", "--", "sh", "-c", "echo ready; sleep 30; echo done; sleep 1000"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline(), process.stdout.readline()] == [b"ready\n", b"done\n"]
+        for one in emulator(process):
+            one.suspend()
+        _, said = process.communicate(timeout=UP_S)
+    assert process.returncode == 125
+    assert b"expected a sign of life of the machine every 20 s, it stands still" in said
+
+
+@pytest.mark.timeout(UP_S)
 def test_a_timeout_is_124(fetched: None) -> None:
     done = call("run", "--timeout", "0.5", "--", "sleep", "1000")
     assert (done.returncode, done.stdout, done.stderr) == (124, b"", b"")

@@ -17,6 +17,7 @@ def _done(returncode: int, stdout: str = "", stderr: str = "") -> subprocess.Com
     ("done", "reason"),
     [
         (_done(125, stderr="Kernel panic - not syncing: Fatal exception"), "its kernel panicked"),
+        (_done(125, stderr="a sign of life of the machine every 120 s, it stands still; it printed"), "it stood still"),
         (_done(1, "rcu: INFO: rcu_preempt detected stall"), "a guest's kernel stood still"),
         (_done(1, "rcu: INFO: rcu_sched self-detected stall on CPU"), "a guest's kernel stood still"),
         (

@@ -15,7 +15,7 @@ from .assets import Assets, fetch
 from .errors import FAILED, LabError
 from .job import Job, checkout
 from .qemu import Machine
-from .relay import Relay
+from .relay import STILL_S, Relay
 from .terminal import raw
 
 DESCRIPTION = """\
@@ -86,7 +86,7 @@ def _run(given: argparse.Namespace, assets: Assets) -> int:
     machine = Machine(job, assets, given.memory, given.cpus)
     try:
         with raw(0 if job.tty else None):
-            return Relay(job, machine, deadline).run()
+            return Relay(job, machine, deadline, given.still).run()
     finally:
         machine.kill()
         if given.console is not None:
@@ -123,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--timeout", type=_seconds, metavar="S", help="end it after so many seconds, boot included, with exit code 124")
+    what = f"give the machine up after so many seconds without a sign of life, with exit code 125 ({STILL_S:g})"
+    add("--still", type=_seconds, default=STILL_S, metavar="S", help=what)
     add("--memory", type=_positive, default=4096, metavar="MB", help="memory of the machine, in MiB (4096)")
     add("--cpus", type=_positive, default=2, metavar="N", help="its processors (2)")
     add("--env", action="append", default=[], metavar="K=V", help="a variable, or K for its value here; repeatable")

@@ -22,6 +22,8 @@ from .stream import Stream
 
 BOOT_S = 180.0
 """A machine that is not up by then will not come up: it takes 4 s, and many times as long where all is busy."""
+STILL_S = 120.0
+"""A machine that says nothing for so long stands still: it speaks every two seconds of its own clock."""
 _ESCAPE = b"\x1d"
 
 
@@ -32,9 +34,10 @@ class Relay:
         job: What was asked.
         machine: Where it runs.
         deadline: The machine is ended at this time of the monotonic clock; None for never.
+        still_s: It is lost after so many seconds without a sign of life.
     """
 
-    def __init__(self, job: Job, machine: Machine, deadline: float | None = None) -> None:
+    def __init__(self, job: Job, machine: Machine, deadline: float | None = None, still_s: float = STILL_S) -> None:
         links = machine.links
         self._job, self._machine = job, machine
         self._control = links["control"]
@@ -46,7 +49,8 @@ class Relay:
         self._up = self._gone = False
         self._code: int | None = None
         self._signals = 0
-        self._up_by = time.monotonic() + BOOT_S
+        self._still_s = still_s
+        self._alive_by = time.monotonic() + BOOT_S
         self._deadline = deadline
 
     def run(self) -> int:
@@ -72,10 +76,13 @@ class Relay:
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline:
             return TIMED_OUT
-        if not self._up and now >= self._up_by:
-            raise LabError(f"expected the machine to be up within {BOOT_S:g} s, it is not; it printed", self._log())
         if self._control.fileno() in ready:
             self._listen()
+        if now >= self._alive_by and not self._gone:
+            if not self._up:
+                raise LabError(f"expected the machine to be up within {BOOT_S:g} s, it is not; it printed", self._log())
+            said = f"expected a sign of life of the machine every {self._still_s:g} s, it stands still; it printed"
+            raise LabError(said, self._log())
         try:
             for outlet in self._outlets:
                 if outlet.source.fileno() in ready:
@@ -109,9 +116,9 @@ class Relay:
         poll = select.poll()
         for descriptor, events in wanted.items():
             poll.register(descriptor, events)
-        ends = [self._deadline] if self._up else [self._deadline, self._up_by]
-        left = [end - time.monotonic() for end in ends if end is not None]
-        return {descriptor for descriptor, _ in poll.poll(max(0, min(left)) * 1000 + 1 if left else None)}
+        ends = [end for end in (self._deadline, None if self._gone else self._alive_by) if end is not None]
+        left = min(ends) - time.monotonic() if ends else None
+        return {descriptor for descriptor, _ in poll.poll(None if left is None else max(0, left) * 1000 + 1)}
 
     def _pass_on(self, number: int) -> bool:
         """Give a signal to the command, or to the terminal its new size; true where it is to end the machine."""
@@ -144,6 +151,8 @@ class Relay:
                     self._pass_on(signal.SIGWINCH)
             elif verb == b"exit":
                 self._code = int(value)
+        if self._up:
+            self._alive_by = time.monotonic() + self._still_s
 
     def _carry_input(self, ready: set[int]) -> bool:
         """Read our standard input, or write what was read of it; true where the escape was typed."""
