@@ -267,7 +267,9 @@ class Agent:
 
     def _take_leave(self) -> None:
         silent = self._tenant is None or self._tenant.silent
-        if self._link is None or ((silent or time.monotonic() > self._farewell_s) and self._link.flushed):
+        # What a command left may be many times what goes out in that time, and all of it is waited for.
+        late = time.monotonic() > self._farewell_s and (self._tenant is None or self._tenant.packed)
+        if self._link is None or ((silent or late) and self._link.flushed):
             self._farewell_s = 0.0
             if self._link is not None:
                 self._link.send(Kind.BYE)

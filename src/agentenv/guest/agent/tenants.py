@@ -145,7 +145,12 @@ class Tenant:
     @property
     def silent(self) -> bool:
         """Whether everything it has written was passed on."""
-        return not any(self._link.busy(self._streams[name]) for name in ("stdout", "stderr", "out"))
+        return self.packed and not any(self._link.busy(self._streams[name]) for name in ("stdout", "stderr"))
+
+    @property
+    def packed(self) -> bool:
+        """Whether all of what it left was passed on."""
+        return not self._link.busy(self._streams["out"])
 
     def close(self) -> None:
         """Let go of it: it ends when it notices."""
