@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from agentenv.errors import RuntimeUnavailable
+from agentenv.guest.control import send_message
 from agentenv.sandbox.runtimes._vm.machine import Command
-from agentenv.sandbox.runtimes._vm.relay import RelayProcess
+from agentenv.sandbox.runtimes._vm.relay import RelayLost, RelayProcess
 from agentenv.wire.slot import plan_slot
 
 
@@ -105,6 +106,47 @@ def test_its_programs_end_with_it(relay: RelayProcess, tmp_path: Path, how: str)
         relay.hold(1)
 
 
+def test_one_that_stands_still_is_waited_for_once_and_takes_everything_with_it(
+    relay: RelayProcess, tmp_path: Path
+) -> None:
+    """Whoever asks next is told at once, and another one can take its place."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    started = relay.spawn(Command(["/bin/sleep", "1000"], tmp_path, output=null))
+    os.close(null)
+    relay._control.settimeout(0.2)
+    os.kill(relay._process.pid, signal.SIGSTOP)
+    with pytest.raises(
+        RelayLost, match=r"did not answer 'hold' in 30 s, and was ended with every machine; it was stop"
+    ):
+        relay.hold(1)
+    assert not relay.alive()
+    assert ends(started.pidfd)
+    os.close(started.pidfd)
+    relay._control.settimeout(None)
+    with pytest.raises(RelayLost):
+        relay.hold(1)
+    assert relay.broken(1) == ""
+    assert relay.unwritten(1) == 0
+
+
+def test_an_answer_nobody_waits_for_any_more_is_not_the_next_ones(
+    relay: RelayProcess, machine: int, tmp_path: Path
+) -> None:
+    """As after an interrupt, which comes before the answer is read."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    command = {"argv": ["/bin/true"], "directory": "/", "variables": {}, "numbers": []}
+    before = set(os.listdir("/proc/self/fd"))
+    for number, request in enumerate(({"op": "hold", "machine": machine}, {"op": "spawn", **command})):
+        fds = [null] if request["op"] == "spawn" else []
+        send_message(relay._control, {**request, "number": -number, "fds": len(fds)}, fds)
+    started = relay.spawn(Command(["/bin/sleep", "1000"], tmp_path, output=null))
+    assert Path(f"/proc/{started.pid}/comm").read_text() == "sleep\n"
+    os.close(started.pidfd)
+    assert relay.unwritten(machine) == 0
+    assert set(os.listdir("/proc/self/fd")) == before
+    os.close(null)
+
+
 def test_a_host_that_is_killed_leaves_neither_programs_nor_directories(tmp_path: Path) -> None:
     homes = tmp_path / "homes"
     (homes / "one").mkdir(parents=True)
@@ -112,7 +154,7 @@ def test_a_host_that_is_killed_leaves_neither_programs_nor_directories(tmp_path:
         import os, sys
         from pathlib import Path
         from agentenv.sandbox.runtimes._vm.machine import Command
-        from agentenv.sandbox.runtimes._vm.relay import RelayProcess
+        from agentenv.sandbox.runtimes._vm.relay import RelayLost, RelayProcess
         relay = RelayProcess(sys.path, Path({str(homes)!r}))
         null = os.open(os.devnull, os.O_WRONLY)
         print(relay.spawn(Command(["/bin/sleep", "1000"], Path("/"), output=null)).pid, flush=True)

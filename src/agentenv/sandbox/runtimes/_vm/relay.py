@@ -25,6 +25,7 @@ _BOOTSTRAP = (
     " from agentenv.sandbox.runtimes._vm.relay_main import main; main(c['fd'], c['homes'])"
 )
 _REPLY_S = 30.0
+_END_S = 5.0
 _held: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
@@ -37,8 +38,16 @@ def _close_held() -> None:
 os.register_at_fork(after_in_child=_close_held)
 
 
+class RelayLost(RuntimeUnavailable, ConnectionError):
+    """The relay is gone, and every machine with it; for each of them that is a connection that ended."""
+
+
 class RelayProcess:
-    """A running relay. May be used by several threads."""
+    """A running relay. May be used by several threads.
+
+    Requests raise ``RelayLost`` where it is gone. One that does not answer in time is ended, so that nobody waits for
+    it a second time and another one can take its place.
+    """
 
     def __init__(self, paths: Sequence[str], homes: Path) -> None:
         """Start it.
@@ -51,6 +60,7 @@ class RelayProcess:
             RuntimeUnavailable: It does not start.
         """
         self._lock = threading.Lock()
+        self._number = 0
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process; closed in close()
         self._control, theirs = socket.socketpair()
         _held.add(self._control)
@@ -76,7 +86,7 @@ class RelayProcess:
 
         Raises:
             OSError: It cannot be started.
-            RuntimeUnavailable: The relay is gone.
+            RelayLost: The relay is gone.
         """
         request = {
             "op": "spawn",
@@ -136,19 +146,19 @@ class RelayProcess:
         """What came from a machine and was not the protocol; "" for nothing, or when the relay itself is gone."""
         try:
             return str(self._ask({"op": "fate", "machine": machine}, ())[0].get("broken", ""))
-        except RuntimeUnavailable:
+        except RelayLost:
             return ""
 
     def unwritten(self, machine: int) -> int:
         """Bytes that came from a machine and were not read yet by whoever they are for; 0 when the relay is gone."""
         try:
             return int(self._ask({"op": "unwritten", "machine": machine}, ())[0]["bytes"])
-        except RuntimeUnavailable:
+        except RelayLost:
             return 0
 
     def leave(self, machine: int) -> None:
         """Forget a machine."""
-        with contextlib.suppress(RuntimeUnavailable):
+        with contextlib.suppress(RelayLost):
             self._ask({"op": "leave", "machine": machine}, ())
 
     def alive(self) -> bool:
@@ -174,14 +184,34 @@ class RelayProcess:
     ) -> tuple[dict[str, Any], list[int]]:
         try:
             with self._lock:
-                send_message(self._control, {**request, "fds": len(fds)}, fds)
-                reply, given = receive_message(self._control, max_fds=max_fds)
+                self._number += 1
+                send_message(self._control, {**request, "number": self._number, "fds": len(fds)}, fds)
+                while True:
+                    reply, given = receive_message(self._control, max_fds=max_fds)
+                    if reply.get("number") == self._number:
+                        break
+                    # Whoever asked for that was interrupted before the answer came.
+                    for fd in given:
+                        os.close(fd)
+        except TimeoutError as error:
+            self._end()
+            late = f"it did not answer {request['op']!r} in {_REPLY_S:g} s, and was ended with every machine"
+            raise self._lost(f"{late}; it was stopped, or this host has too much to do") from error
         except (ControlClosed, OSError, ValueError) as error:
-            raise RuntimeUnavailable(f"the relay to the machines is gone: {error}\n{self._tail()}".rstrip()) from error
+            raise self._lost(str(error)) from error
         if "error" in reply:
             text, code = str(reply["error"]), reply["errno"]
             raise OSError(text) if code is None else OSError(code, text)
         return reply, given
+
+    def _end(self) -> None:
+        """Also where it stands still, and does not see that nobody is there for it any more."""
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+            self._process.wait(_END_S)
+
+    def _lost(self, why: str) -> RelayLost:
+        return RelayLost(f"the relay to the machines is gone: {why}\n{self._tail()}".rstrip())
 
     def _tail(self) -> str:
         if self._stderr.closed:

@@ -4,9 +4,9 @@ To the host a machine looks like any sandbox: it has slots of shared memory, bel
 holds the other ends of those and the streams into the machines (``guest.link``). It runs nothing else, is not slowed by
 what the host computes, and when it ends, by whatever means, its monitors end with it, and it with the host.
 
-Requests come on one socket, one at a time, each with an "op" and as many descriptors as its "fds" says, and are
-answered in turn. What a request takes of its descriptors it takes out of their list; the rest is closed, however it
-ended:
+Requests come on one socket, one at a time, each with a "number", an "op" and as many descriptors as its "fds" says, and
+are answered in turn, with the same number. What a request takes of its descriptors it takes out of their list; the rest
+is closed, however it ended:
 
     spawn     start a program -> its pid, and a pidfd
     join      a stream into a machine, the host's end of requests to its agent, the monitor's pidfd
@@ -114,7 +114,7 @@ class Relay:
             for fd in fds:
                 close_quietly(fd)
         with contextlib.suppress(ControlClosed, OSError):
-            send_message(self._owner, reply, given)
+            send_message(self._owner, {**reply, "number": request.get("number")}, given)
         for fd in given:
             os.close(fd)
 
