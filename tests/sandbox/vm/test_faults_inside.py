@@ -20,8 +20,10 @@ import psutil
 import pytest
 
 from agentenv import AgentVectorEnv
-from agentenv.errors import CauseKind, Owner, SandboxDied
+from agentenv.errors import Cause, CauseKind, Owner, SandboxDied
 from agentenv.fleet import machines as machines_module
+from agentenv.sandbox.runtimes._vm.relay import RelayProcess
+from agentenv.sandbox.runtimes._vm.sandbox import VmSandbox
 from agentenv.testing import exact, traces
 from cli_watch import poll
 from machines_ground import need_machines
@@ -185,6 +187,49 @@ def test_a_relay_that_is_killed_while_machines_start_is_followed_by_another(
     striker.join()
     assert len(crashes(caplog)) >= 2
     assert {crash[1:3] for crash in crashes(caplog)} == {(CauseKind.SANDBOX_LOST, INFRASTRUCTURE)}
+
+
+@pytest.mark.parametrize("at", ["join", "tie", "attach"])
+def test_a_relay_that_is_killed_at_any_request_of_a_birth_is_followed_by_another(
+    pair: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    ask, struck = getattr(RelayProcess, at), []
+
+    def strike(relay: Any, *args: Any, **kwargs: Any) -> Any:
+        if not struck:
+            struck.append(relay)
+            relay._process.kill()
+            relay._process.wait()
+        return ask(relay, *args, **kwargs)
+
+    monkeypatch.setattr(RelayProcess, at, strike)
+    pair.first.kill()
+    pair.step()
+    assert struck
+    assert {crash[1:3] for crash in crashes(caplog)} == {(CauseKind.SANDBOX_LOST, INFRASTRUCTURE)}
+
+
+def test_an_agent_that_refuses_what_its_environment_needs_ends_that_one_alone(
+    pair: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an environment does as it is built comes before it is given its slots."""
+    attach, refusals = VmSandbox.attach, []
+
+    def turned(sandbox: VmSandbox, *args: Any) -> None:
+        if not refusals:
+            refusals.append(sandbox)
+            sandbox.agent.call("plan", 10.0, deed="refuse")
+        attach(sandbox, *args)
+
+    monkeypatch.setattr(VmSandbox, "attach", turned)
+    sibling = pair.sibling
+    pair.first.kill()
+    pair.step()
+    (refused,) = refusals
+    assert refused.cause() == Cause(
+        CauseKind.START_FAILED, INFRASTRUCTURE, "its machine cannot be used: asked to 'attach', its agent says: never?"
+    )
+    assert pair.sibling is sibling
 
 
 def test_a_template_removed_while_its_machines_run_is_made_again(pair: Pair) -> None:

@@ -1,7 +1,7 @@
 """Put into machines of tests in place of the agent: it is the agent, until the host's test tells it what to do wrong.
 
 It is root and the first process there, so it may do what no environment can. "plan" is a request like any other; the
-deed is done when the next step comes.
+deed is done when the next step comes, but for "refuse", which is about the next request.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ class Traitor(real.Agent):
         if message["op"] == "plan":
             self.plan = message["deed"]
             self._tell({"id": message["id"], "value": None})
+        elif self.plan == "refuse":
+            self.plan = ""
+            self._tell({"id": message["id"], "error": "OSError: never", "errno": 12, "text": "ne\x1b[2Jver\ud800"})
         else:
             super()._obey(message)
 
     def _hear(self, kind: Kind, body: bytes) -> None:
         deed, self.plan = self.plan, ""
-        if deed:
+        if deed in DEEDS:
             DEEDS[deed](self, body)
         super()._hear(kind, body)
 

@@ -55,7 +55,7 @@ class AgentRefusal(RuntimeUnavailable):
     def __init__(self, machine_id: str, message: dict[str, Any]) -> None:
         """Of an answer of the agent; hostile data."""
         super().__init__(f"{machine_id}: {str(message['error'])[:2000]}")
-        code, text = message.get("errno"), message.get("text")
+        code, text = message.get("errno"), message.get("text", message["error"])
         self.code = None if code is None else refused_with(code)
         self.text = str(text)[:2000]
 

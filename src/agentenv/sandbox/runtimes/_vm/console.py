@@ -23,6 +23,11 @@ _TAIL_BYTES = 1 << 16
 _UNPRINTABLE = re.compile(r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]")
 
 
+def printable(text: str) -> str:
+    """A text from inside a machine without what a terminal would act on, and such that files can hold it."""
+    return _UNPRINTABLE.sub("", text).encode("utf-8", "replace").decode("utf-8")
+
+
 class Console:
     """The console of one machine; made by ``Consoles.open``."""
 
@@ -39,7 +44,7 @@ class Console:
             if self._file < 0:
                 return ""
             data = os.pread(self._file, _TAIL_BYTES, max(0, self._size - _TAIL_BYTES))
-        text = _UNPRINTABLE.sub("", data.decode("utf-8", "replace"))
+        text = printable(data.decode("utf-8", "replace"))
         return "\n".join(text.rstrip("\n").split("\n")[-lines:])
 
     def await_end(self, timeout_s: float) -> bool:

@@ -52,7 +52,6 @@ logger = logging.getLogger("agentenv.sandbox")
 
 _MONITOR_MB = 512
 _MONITOR_PIDS = 256
-_CALL_S = 30.0
 
 
 class VmRuntime:
@@ -195,15 +194,9 @@ class VmRuntime:
         sandbox.board(machine, deadline)
         if spec.network is None and spec.origin is None:
             self._pool.keep(str(template), partial(self._warm_up, machine_spec, template))
-        sandbox.agent.call(
-            "identify",
-            _CALL_S,
-            hostname=spec.id,
-            machine_id=uuid.uuid4().hex,
-            **news(),
-        )
+        sandbox.ask("identify", hostname=spec.id, machine_id=uuid.uuid4().hex, **news())
         if sandbox.link is not None:
-            sandbox.agent.call("network", _CALL_S, **sandbox.link.settings())
+            sandbox.ask("network", **sandbox.link.settings())
         sandbox.equip(files)
         if spec.origin is not None and spec.envs:
             sandbox.take_on(introductions)

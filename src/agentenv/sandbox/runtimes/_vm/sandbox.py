@@ -32,9 +32,10 @@ from agentenv.sandbox.runtimes._introduction import read_introductions
 from agentenv.sandbox.runtimes._net.link import NetworkLink
 from agentenv.sandbox.runtimes._report import Report
 from agentenv.sandbox.runtimes._usage import host_oom_kills, read_usage
-from agentenv.sandbox.runtimes._vm.agent import Agent, greet
+from agentenv.sandbox.runtimes._vm.agent import Agent, AgentRefusal, greet
 from agentenv.sandbox.runtimes._vm.cause import Evidence, find_cause
 from agentenv.sandbox.runtimes._vm.collect import unpack
+from agentenv.sandbox.runtimes._vm.console import printable
 from agentenv.sandbox.runtimes._vm.machine import Machine
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
 from agentenv.sandbox.runtimes._vm.workbench import VmWorkbench
@@ -148,7 +149,7 @@ class VmSandbox:
     def take_on(self, introductions: Sequence[dict[str, Any]]) -> None:
         """Take over the cell that is there, in a machine brought back with its environments."""
         self._tie_all()
-        self.agent.call("join", _CALL_S, streams=_STREAMS)
+        self.ask("join", streams=_STREAMS)
         self.introductions += introductions
 
     def start(self, settings: Mapping[str, Any], *, nested: bool) -> None:
@@ -165,6 +166,26 @@ class VmSandbox:
             disk_mb=self.spec.disk_mb,
             pids=self.spec.pids,
         )
+
+    def ask(self, op: str, **arguments: Any) -> Any:
+        """Ask its agent for something without which it is of no use: where that fails it ends, and nobody else.
+
+        Raises:
+            SandboxDied: The agent refuses, or the machine is gone.
+            StepTimeout: The agent did not answer.
+        """
+        try:
+            return self.agent.call(op, _CALL_S, **arguments)
+        except AgentRefusal as error:
+            said = f"its machine cannot be used: asked to {op!r}, its agent says: {printable(error.text)}"
+            cause = Cause(CauseKind.START_FAILED, Owner.INFRASTRUCTURE, said)
+            self.kill(cause)
+            raise SandboxDied(cause.detail, env_id=self.spec.id, cause=cause, output=self._tail()) from error
+        except StepTimeout as error:
+            self.kill(error.cause)
+            raise
+        except SandboxDied as error:
+            raise self._gone(error) from error
 
     def _tie_all(self) -> None:
         try:
@@ -223,10 +244,10 @@ class VmSandbox:
         """Hand over shared memory and bells; see the contract."""
         try:
             self._relay.attach(self._number, message["layout"], len(self.spec.envs), fds)
-            self.agent.call("attach", _CALL_S, message=dict(message), count=len(self.spec.envs))
-        except (OSError, SandboxDied) as error:
+        except OSError as error:
             self._expect_room(error)
             raise self._gone(error) from error
+        self.ask("attach", message=dict(message), count=len(self.spec.envs))
 
     def alive(self) -> bool:
         """Whether the machine runs."""
