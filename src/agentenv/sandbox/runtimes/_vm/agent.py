@@ -31,10 +31,13 @@ def greet(stream: socket.socket, timeout_s: float) -> None:
     poller = select.poll()
     poller.register(stream, select.POLLIN)
     held = b""
+    # Where nobody reads, there is no room for another one after some hundreds, and to send it would wait for ever.
+    stream.settimeout(timeout_s)
     stream.sendall(word)
     while not held.endswith(word):
-        if time.monotonic() > deadline:
+        if (left := deadline - time.monotonic()) <= 0:
             raise TimeoutError("the agent did not say hello")
+        stream.settimeout(left)
         if not poller.poll(_AGAIN_MS):
             stream.sendall(word)
             continue
@@ -42,6 +45,7 @@ def greet(stream: socket.socket, timeout_s: float) -> None:
         if not part:
             raise ConnectionError("the stream to the agent ended")
         held = held[-len(word) :] + part
+    stream.settimeout(None)
 
 
 class AgentRefusal(RuntimeUnavailable):
