@@ -110,6 +110,7 @@ DEATHS = [
     ("kill_cell", CauseKind.SANDBOX_LOST, INFRASTRUCTURE, "its cell ended without a report"),
     ("eat_memory", CauseKind.OUT_OF_MEMORY, RESOURCES, "raise memory_mb"),
     ("reboot", CauseKind.SANDBOX_LOST, INFRASTRUCTURE, "ended from inside (Restarting system)"),
+    ("reset", CauseKind.SANDBOX_LOST, INFRASTRUCTURE, "ended from inside (it restarted)"),
 ]
 
 

@@ -67,6 +67,25 @@ def test_events_are_passed_over(ends: tuple[Qmp, _Peer], pool: ThreadPoolExecuto
     assert job.result(5) == {"status": "paused"}
 
 
+def test_why_it_ends_is_kept(ends: tuple[Qmp, _Peer], pool: ThreadPoolExecutor) -> None:
+    """Whether it came before an answer or after the last one; and what else there is behind it."""
+    client, peer = ends
+    job = pool.submit(client.execute, "query-status")
+    peer.say(event="SHUTDOWN", data="nothing that it says")
+    peer.say(event="SHUTDOWN", data={"guest": True, "reason": "guest-shutdown"})
+    peer.say(**{"return": {}, "id": peer.take()["id"]})
+    job.result(5)
+    peer.say(event="SHUTDOWN", data={"guest": True, "reason": "guest-reset" + "x" * 5000})
+    peer.sock.sendall(b"[]\n")
+    assert client.end_reason() == "guest-reset".ljust(40, "x")
+
+
+def test_one_that_was_killed_gives_no_reason(ends: tuple[Qmp, _Peer]) -> None:
+    client, peer = ends
+    peer.sock.shutdown(socket.SHUT_WR)
+    assert client.end_reason() == ""
+
+
 def test_a_late_answer_is_not_the_next_ones(ends: tuple[Qmp, _Peer], pool: ThreadPoolExecutor) -> None:
     client, peer = ends
     with pytest.raises(TimeoutError):

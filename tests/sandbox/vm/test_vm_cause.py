@@ -138,6 +138,15 @@ TABLE = [
         INFRASTRUCTURE,
         "outside",
     ),
+    ("reset without a word", {"end_reason": "guest-reset"}, LOST, INFRASTRUCTURE, "ended from inside (it restarted)"),
+    ("with words", {"end_reason": "guest-reset", "console": SYSRQ}, LOST, ENVIRONMENT, "its kernel panicked"),
+    (
+        "told to end",
+        {"end_reason": "host-signal"},
+        LOST,
+        INFRASTRUCTURE,
+        "from outside, or ended without a word (it sa",
+    ),
     ("no number", {"told": ({"event": "ended", "oom_kills": "many"},)}, LOST, INFRASTRUCTURE, "without a report"),
     ("no true number", {"told": ({"event": "ended", "oom_kills": True},)}, LOST, INFRASTRUCTURE, "without a report"),
 ]

@@ -171,6 +171,13 @@ def _reboot(_traitor: Traitor, _body: bytes) -> None:
     subprocess.run(["/.agentenv/bin/busybox", "reboot", "-f"], check=False)
 
 
+def _reset(_traitor: Traitor, _body: bytes) -> None:
+    """As the processor does it, without a word of the kernel's."""
+    Path("/proc/sys/kernel/printk").write_text("0 0 0 0")
+    Path("/proc/sys/kernel/sysrq").write_text("1")
+    Path("/proc/sysrq-trigger").write_text("b")
+
+
 def _another_time(_traitor: Traitor, _body: bytes) -> None:
     time.clock_settime(time.CLOCK_REALTIME, time.time() - 3e8)
 

@@ -1,10 +1,10 @@
 """From what a machine left behind to the cause of its end: pure functions over the host's books, the relay's word, the
-reports from inside, and the serial console.
+reports from inside, the serial console, and the monitor's last word.
 
-The four are believed in this order. What the host itself counted cannot be forged. What comes from inside can: by
+They are believed in this order. What the host itself counted cannot be forged. What comes from inside can: by
 whoever is root there, which an environment is not, and to the disadvantage of that machine only. An environment has no
 rights, but chooses its name, and the kernel prints names; so a line of the console counts only where it *begins* with
-the words of the kernel or of init.
+the words of the kernel or of init. The monitor says last, and only what became of all of the machine.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _INIT = re.compile(r"^agentenv: init: ([^\r\n]*)", re.MULTILINE)
 _AGENT = re.compile(r"^agentenv: the agent failed: ([^\r\n]*)", re.MULTILINE)
 _MONITOR = re.compile(r"^((?:qemu-system|firecracker)[^\r\n]*)", re.MULTILINE)
 
+_FROM_INSIDE = {"guest-reset": "it restarted", "guest-shutdown": "it was switched off", "guest-panic": "it panicked"}
 _WANT_OF_MEMORY = ("System is deadlocked on memory", "Out of memory", "out of memory")
 # A file system that did not fit into memory looks as if there had been none.
 _NO_INIT = ("No working init found", "Unable to mount root fs", "Requested init")
@@ -60,6 +61,7 @@ class Evidence:
         told: What the agent told without being asked; hostile data.
         exit: How the environment's process ended, as its cell reported it; hostile data.
         console: The end of the serial console; hostile data.
+        end_reason: Why the monitor ended, in its own word as QEMU has them; "" where it said nothing.
         output: The end of the environment's own output; for words only.
         memory_mb: RAM.
     """
@@ -74,6 +76,7 @@ class Evidence:
     told: Sequence[Mapping[str, object]] = ()
     exit: Exit | None = None
     console: str = ""
+    end_reason: str = ""
     output: str = ""
     memory_mb: int = 0
 
@@ -149,6 +152,8 @@ def _of_console(console: str, memory_mb: int) -> Cause | None:
 def _without_words(evidence: Evidence, ended: bool) -> Cause:
     if ended:
         detail = "its cell ended without a report: what environments are started from was killed inside its machine"
+    elif how := _FROM_INSIDE.get(evidence.end_reason):
+        detail = f"its machine was ended from inside ({how}), and its kernel said nothing of it"
     elif evidence.host_oom_kills and not _last(_MONITOR, evidence.console):
         return Cause(
             CauseKind.HOST_OUT_OF_MEMORY,
@@ -161,6 +166,8 @@ def _without_words(evidence: Evidence, ended: bool) -> Cause:
         detail = "the relay, which carries every machine of the run, was killed from outside"
     else:
         detail = "its machine's monitor was killed from outside, or ended without a word"
+        if evidence.end_reason:
+            detail += f" (it says: {evidence.end_reason})"
         if said := _last(_MONITOR, evidence.console):
             detail += f"; the last word on its console: {said}"
     return Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, detail)

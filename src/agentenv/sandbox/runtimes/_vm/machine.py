@@ -192,6 +192,9 @@ class Machine(Protocol):
     def alive(self) -> bool:
         """Whether the monitor runs."""
 
+    def end_reason(self) -> str:
+        """Of one that has ended, why, in its monitor's own word as QEMU has them ("guest-reset"); "" for no word."""
+
     def console(self, lines: int = 20) -> str:
         """The last lines of its serial console."""
 

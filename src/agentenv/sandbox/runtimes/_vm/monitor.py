@@ -188,6 +188,10 @@ class MonitoredMachine:
         """What its balloon holds; see the contract."""
         return 0
 
+    def end_reason(self) -> str:
+        """Why the monitor ended, where it says so; see the contract."""
+        return ""
+
     def console(self, lines: int = 20) -> str:
         """The last lines of its serial console, and what the monitor itself said."""
         return self._monitor.console(lines)

@@ -346,6 +346,7 @@ class VmSandbox:
                 told=self.agent.events(),
                 exit=self._report.exit_of(None),
                 console="" if self._machine is None else self._machine.console(_CONSOLE_LINES),
+                end_reason="" if self._machine is None else self._machine.end_reason(),
                 output=self._tail(),
                 memory_mb=self.spec.memory_mb,
             )

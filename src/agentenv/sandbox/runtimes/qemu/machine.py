@@ -119,6 +119,10 @@ class QemuMachine(MonitoredMachine):
             (partial_directory / STATE).write_bytes(self._fetch_state())
             self._saved.write(partial_directory)
 
+    def end_reason(self) -> str:
+        """What QEMU said of its end; see the contract."""
+        return "" if self.alive() else self._qmp.end_reason()
+
     def kill(self) -> None:
         """End it at once; see the contract."""
         super().kill()

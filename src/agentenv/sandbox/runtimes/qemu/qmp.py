@@ -1,11 +1,13 @@
 """QEMU's control protocol: one JSON object a line, an answer for each command, events in between.
 
 https://www.qemu.org/docs/master/interop/qmp-spec.html. Every command has a number, so that an answer that comes after
-its deadline is never taken for the next one's. Events are skipped: what matters is asked for.
+its deadline is never taken for the next one's. Events are skipped, what matters is asked for; but for the last one, by
+which QEMU says why it ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -17,6 +19,8 @@ from agentenv.errors import ProtocolError
 
 _MOST_BYTES = 1 << 22
 _CHUNK = 1 << 16
+_LAST_WORDS_S = 1.0
+_MOST_WORDS = 40
 
 
 class QmpError(Exception):
@@ -42,6 +46,7 @@ class Qmp:
         self._lock = threading.Lock()
         self._held = b""
         self._number = 0
+        self._reason = ""
 
     def greet(self, timeout_s: float) -> None:
         """Wait for QEMU and have it take commands.
@@ -76,6 +81,17 @@ class Qmp:
         with self._lock:
             number = self._send(command, arguments, fds, deadline)
             return self._answer(command, number, deadline)
+
+    def end_reason(self) -> str:
+        """Why a QEMU that has ended did so, in its own word: "guest-reset", "host-signal"; "" where it was killed.
+
+        https://www.qemu.org/docs/master/interop/qemu-qmp-ref.html, "ShutdownCause".
+        """
+        deadline = time.monotonic() + _LAST_WORDS_S
+        with self._lock, contextlib.suppress(OSError, ProtocolError):
+            while True:  # to its end, which is an error
+                self._receive(deadline)
+        return self._reason
 
     def close(self) -> None:
         """Close the connection."""
@@ -121,6 +137,8 @@ class Qmp:
             raise ProtocolError(f"QEMU sent what is not JSON: {line[:200]!r}") from error
         if not isinstance(answer, dict):
             raise ProtocolError(f"expected an object from QEMU, got {line[:200]!r}")
+        if answer.get("event") == "SHUTDOWN" and isinstance(answer.get("data"), dict):
+            self._reason = str(answer["data"].get("reason", ""))[:_MOST_WORDS]
         return answer
 
     def _wait(self, deadline: float) -> None:
