@@ -7,12 +7,11 @@ killed process leaves is found by its name, which carries that process.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from agentenv.sandbox.runtimes._runid import new_run_id
-from agentenv.sandbox.runtimes._vm.homes import make_homes
+from agentenv.sandbox.runtimes._vm.homes import make_homes, remove_homes
 
 
 @contextlib.contextmanager
@@ -22,4 +21,4 @@ def copying_ground() -> Iterator[Path]:
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_homes(directory)

@@ -35,7 +35,7 @@ from agentenv.sandbox.runtimes._cgroup import open_run
 from agentenv.sandbox.runtimes._net.networks import Networks
 from agentenv.sandbox.runtimes._vm.files import copy_sparsely, room_in
 from agentenv.sandbox.runtimes._vm.holding import Holding
-from agentenv.sandbox.runtimes._vm.homes import REMEDY, make_homes, memory_of_files_mb
+from agentenv.sandbox.runtimes._vm.homes import REMEDY, keep_homes, make_homes, memory_of_files_mb, remove_homes
 from agentenv.sandbox.runtimes._vm.machine import Hypervisor, Machine, MachineSpec, Spawn
 from agentenv.sandbox.runtimes._vm.making import TemplateMaker
 from agentenv.sandbox.runtimes._vm.monitor import MonitorKilled
@@ -84,7 +84,7 @@ class VmRuntime:
             if self._groups is not None:
                 undo.callback(self._groups.close)
             self._homes = make_homes(options.run_id)
-            undo.callback(shutil.rmtree, self._homes, ignore_errors=True)
+            undo.callback(remove_homes, self._homes)
             self._files_mb = memory_of_files_mb(self._homes)
             self._relay = RelayProcess(options.paths, self._homes)
             undo.callback(self._relay.close)
@@ -167,7 +167,7 @@ class VmRuntime:
         self._relay.close()
         self._hypervisor.close()
         self._held.close()
-        shutil.rmtree(self._homes, ignore_errors=True)
+        remove_homes(self._homes)
         if self._groups is not None:
             self._groups.close()
         self._networks.close()
@@ -177,7 +177,7 @@ class VmRuntime:
     def _revive_relay(self) -> None:
         if not self._relay.alive():
             self._relay.close()
-            self._homes.mkdir(mode=0o700, exist_ok=True)
+            keep_homes(self._homes)
             self._relay = RelayProcess(self._options.paths, self._homes)
 
     def _begin(self, spec: SandboxSpec, plan: Plan, output: Output, begun: list[VmSandbox]) -> VmSandbox:
