@@ -178,7 +178,9 @@ def test_what_differs_is_said(tmp_path: Path, change: dict[str, object], words: 
         dataclasses.replace(_SAVED, **change).check(tmp_path)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\xff", b"[]", b'{"format": 1', json.dumps({"format": 1}).encode()])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\xff", b"[]", b"[" * 60_000, b'{"format": 1', json.dumps({"format": 1}).encode()]
+)
 def test_what_is_no_snapshot_is_refused(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "machine.json").write_bytes(content)

@@ -77,19 +77,14 @@ def read_origin(directory: Path) -> Origin:
         if found["format"] != _FORMAT:
             raise ValueError(f"expected format {_FORMAT}, got {found['format']!r}")
         files = MachineFiles(**{field.name: _value(field.name, found["files"]) for field in fields(MachineFiles)})
-        numbers = {name: int(found[name]) for name in ("memory_mb", "vcpu_count", "disk_mb")}
+        numbers = {name: _number(found[name]) for name in ("memory_mb", "vcpu_count", "disk_mb")}
         origin = Origin(files, introductions=tuple(dict(one) for one in found["introductions"]), **numbers)
         fingerprint = list(found["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        now = _fingerprint(directory, files)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RuntimeUnavailable(
             f"{directory} is not the snapshot of a sandbox: {NAME}: {type(error).__name__}: {error}",
             "it was not written to its end, or was damaged: make it anew",
-        ) from error
-    try:
-        now = files.fingerprint()
-    except OSError as error:
-        raise RuntimeUnavailable(
-            f"snapshot {directory} needs {error.filename}, which is not there any more", _AGAIN
         ) from error
     changed = [f"{then}, is now {here}" for then, here in zip(fingerprint, now, strict=False) if then != here]
     if changed or len(fingerprint) != len(now):
@@ -100,12 +95,36 @@ def read_origin(directory: Path) -> Origin:
 
 
 _PATHS = frozenset({"kernel", "initramfs", "root", "tools", "scratch", "project", "cache"})
+_PAIRS = frozenset({"places", "variables"})
+_LISTS = frozenset({"entrypoint", "cmd"})
+_MOST = 1 << 31
+
+
+def _fingerprint(directory: Path, files: MachineFiles) -> list[str]:
+    try:
+        return files.fingerprint()
+    except OSError as error:
+        raise RuntimeUnavailable(
+            f"snapshot {directory} needs {error.filename}, which is not there any more", _AGAIN
+        ) from error
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError(f"expected a number, got {value!r}")
+    return value
 
 
 def _value(name: str, found: dict[str, Any]) -> Any:
     value = found[name]
     if name in _PATHS:
-        return None if value is None else Path(value)
-    if isinstance(value, list):
-        return tuple(tuple(one) if isinstance(one, list) else one for one in value)
+        return None if value is None and name == "project" else Path(_text(value))
+    if name in _PAIRS:
+        return tuple((_text(first), _text(second)) for first, second in value)
+    return tuple(_text(one) for one in value) if name in _LISTS else _text(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {value!r}")
     return value

@@ -104,7 +104,7 @@ def _read(snapshot: Path) -> Mapping[str, Any]:
             # Before it was written down, each monitor had only one.
             return {"agent_port": "vsock" if found.get("hypervisor") == "firecracker" else "serial", **found}
         problem = f"expected an object, got {type(found).__name__}"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problem = str(error)
     raise RuntimeUnavailable(
         f"{snapshot} is not a snapshot: {DESCRIPTION}: {problem}",

@@ -68,7 +68,7 @@ def damage(directory: Path, *, thoroughly: bool = False) -> str:
                 return f"{name} is not what was written"
     except OSError as error:
         return f"{error.filename and Path(error.filename).name}: {error.strerror}"
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         return f"{SEAL} is damaged"
     if anew:
         with contextlib.suppress(OSError):  # a cache that cannot be written is read in full every time
@@ -121,7 +121,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             found = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -38,7 +38,7 @@ class Trial:
                 return None
             outcome = str(found["outcome"])
             return outcome if outcome == WORKS or 0 <= time.time() - found["time"] < _DOUBT_S else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def keep(self, outcome: str) -> None:

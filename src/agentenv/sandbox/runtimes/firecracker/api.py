@@ -96,7 +96,7 @@ class Api:
                 connection.close()
         try:
             answer = json.loads(content) if content else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ApiError(what, response.status, f"expected JSON, got {content[:200]!r}") from error
         if response.status >= 300:
             fault = answer.get("fault_message") if isinstance(answer, dict) else None

@@ -133,7 +133,7 @@ class Qmp:
         line, _, self._held = self._held.partition(b"\n")
         try:
             answer = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"QEMU sent what is not JSON: {line[:200]!r}") from error
         if not isinstance(answer, dict):
             raise ProtocolError(f"expected an object from QEMU, got {line[:200]!r}")
