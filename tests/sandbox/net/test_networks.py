@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.network import read_network
 from agentenv.sandbox.runtimes._net import forwarding
+from agentenv.sandbox.runtimes._net.namespace import open_own
 from agentenv.sandbox.runtimes._net.networks import Networks
 from agentenv.sandbox.runtimes._net.policy import MOST_FLOWS
 from agentenv.sandbox.runtimes._net.pool import slots, taken_networks
@@ -111,6 +113,20 @@ def test_a_port_of_the_host_that_leads_to_a_container(open_networks: Open, setti
             assert machine.answer(HOST, 8080, 4000) == verdict
     finally:
         set_forwarding("bridge0", "0")
+
+
+@pytest.mark.timeout(60)
+def test_who_has_what_is_shared_for_long_was_stopped(open_networks: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    networks = open_networks()
+    monkeypatch.setattr(forwarding, "_PATIENCE_S", 0.2)
+    held = open_own()
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RuntimeUnavailable, match=r"(?s)another process has kept .*remedy: .*kill -CONT PID"):
+            networks.attach(read_network("internet"))
+    finally:
+        os.close(held)
+    networks.attach(read_network("internet"))
 
 
 def test_a_name_of_another_is_not_believed(open_networks: Open) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from agentenv import locks
 from agentenv.errors import ResourceLimit
 from agentenv.sandbox.runtimes._vm import templates
 from agentenv.sandbox.runtimes._vm.files import copy_sparsely
 from agentenv.sandbox.runtimes._vm.templates import Templates
+from cli_watch import poll
 
 
 def test_the_same_parts_are_made_once(tmp_path: Path) -> None:
@@ -43,6 +48,23 @@ def test_the_same_parts_are_made_once(tmp_path: Path) -> None:
     assert len(set(found)) == 1
     assert (found[0] / "memory").read_bytes() == b"x"
     assert kept.get(["ab"], _fill) != found[0]
+
+
+def test_who_waits_for_another_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It may be a process that was stopped, which nobody would find otherwise."""
+    kept = Templates(tmp_path)
+    path = kept.get(["a"], _fill)
+    shutil.rmtree(path)
+    held = locks.take(tmp_path / f"{path.name}.lock")
+    assert held is not None
+    with caplog.at_level(logging.INFO), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(kept.get, ["a"], _fill)
+        try:
+            poll(lambda: "waiting for another process" in caplog.text, "its word", 10)
+        finally:
+            os.close(held)
+        assert waiting.result(10) == path
+    assert f"has {path.name}.lock" in caplog.text
 
 
 def test_a_failure_leaves_nothing_and_a_full_disk_is_named(tmp_path: Path) -> None:

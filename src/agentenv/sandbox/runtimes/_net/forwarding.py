@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
 from typing import Any
@@ -24,18 +25,39 @@ from agentenv.sandbox.runtimes._net.programs import NetworkError, Programs
 TABLE_PREFIX = "agentenv_"
 GUARDED = "guarded"
 _DEVICE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
+_PATIENCE_S = 90.0
+_LOOK_S = 0.01
 _EVERYWHERE = IPv4Network("0.0.0.0/0")
 
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """Be the only process that changes what runs share in this network namespace."""
+    """Be the only process that changes what runs share in this network namespace.
+
+    Raises:
+        RuntimeUnavailable: Another one has not done so for long: it was stopped.
+    """
     fd = open_own()
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        deadline = time.monotonic() + _PATIENCE_S
+        while not _try_lock(fd):
+            if time.monotonic() > deadline:
+                raise RuntimeUnavailable(
+                    f"another process has kept what runs share of this host's network to itself for {_PATIENCE_S:g} s",
+                    "find it with `lslocks` (FLOCK on net:[...]), and let it go on (kill -CONT PID) or end it",
+                )
+            time.sleep(_LOOK_S)
         yield
     finally:
         os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def outward(network: Network, routes: Sequence[dict[str, Any]]) -> list[str]:

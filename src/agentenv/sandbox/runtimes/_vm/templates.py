@@ -19,9 +19,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from agentenv import locks
 from agentenv.disk import Remedy
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.files import room_in
@@ -62,8 +64,7 @@ class Templates:
             return found
         with room_in(self._directory, "keep a machine's snapshot", _REMEDY):
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with open(self._directory / f"{name}.lock", "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with locks.locked(self._directory / f"{name}.lock", waiting=partial(_say_waiting, found)):
                 if found.is_dir():
                     if not (wrong := damage(found)):
                         return found
@@ -150,3 +151,12 @@ def _touch(template: Path) -> None:
     """Note that it was used just now."""
     with contextlib.suppress(OSError):  # a cache of somebody else's, or one that was removed in this moment
         os.utime(template)
+
+
+def _say_waiting(template: Path) -> None:
+    logger.info(
+        "waiting for another process, which boots a machine to bring others back from (%s); lslocks shows which one"
+        " has %s.lock, should it have been stopped",
+        template,
+        template.name,
+    )
