@@ -282,6 +282,39 @@ def test_forwarding_is_switched_on_where_it_is_needed_and_off_by_the_last(world:
     assert state() == {"all": "0", "eth0": "0", "bridge0": "0"}
 
 
+def test_rules_that_another_program_removes_are_made_again_with_the_next_machine(
+    world: World, open_networks: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a service of a firewall does that starts anew. Until then the host is as closed as before."""
+    network, listed = read_network("internet"), read_network({"allow": [CONTAINER]})
+    assert network is not None
+    assert listed is not None
+    run_id = new_run_id()
+    networks = open_networks(run_id)
+    with Inside(networks.attach(network)) as machine:
+        machine.plug_in()
+        assert [machine.answer(one, 80, 4000) for one in (PUBLIC, HOST)] == ["open", "refused"]
+        world.programs.rules(f"delete table inet agentenv_{run_id}")
+        assert machine.answer(HOST, 80, 4001) == "refused"
+        networks.attach(network).close()
+        assert "are made again" in caplog.text
+        assert [machine.answer(one, 80, 4002) for one in (PUBLIC, HOST)] == ["open", "refused"]
+        assert forwarding.guarded(world.programs, f"agentenv_{run_id}") == ["eth0"]
+        networks.attach(listed).close()
+        assert caplog.text.count("are made again") == 1
+
+
+def test_forwarding_is_switched_off_where_the_rules_are_gone(world: World, open_networks: Open) -> None:
+    network, run_id = read_network("internet"), new_run_id()
+    assert network is not None
+    networks = open_networks(run_id)
+    networks.attach(network)
+    assert state()["eth0"] == "1"
+    world.programs.rules(f"delete table inet agentenv_{run_id}")
+    networks.close()
+    assert state() == {"all": "0", "eth0": "0", "bridge0": "0"}
+
+
 def test_forwarding_that_was_on_stays_on(open_networks: Open) -> None:
     network = read_network("internet")
     assert network is not None
@@ -408,7 +441,9 @@ def test_a_namespace_nobody_holds_takes_its_device_along(open_networks: Open) ->
 
 def test_what_cannot_be_made_leaves_nothing(world: World, open_networks: Open) -> None:
     networks = open_networks()
-    world.programs.rules(f"delete table inet {networks._table.name}")
+    # One of this name that is another's: what is to be added to is not there.
+    table = networks._table.name
+    world.programs.rules(f"delete table inet {table}", f"add table inet {table}", f"add chain inet {table} input")
     network = read_network("internet")
     assert network is not None
     set_forwarding("eth0", "1")

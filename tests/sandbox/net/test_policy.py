@@ -214,6 +214,17 @@ def test_the_internet_leaves_out_what_is_special_to_its_edges(first: str, last: 
     assert any(high in one for one in closed)
 
 
+def test_the_hosts_own_addresses_are_not_public() -> None:
+    """Also where only a machine's own rules are left; what an allow list names of them is open before that."""
+    own = {"1.2.3.1", "10.0.0.1", "127.0.0.1"}
+    (rule,) = [rule for rule in machine_rules(Network(internet=True), POOL, own) if rule.startswith("ip daddr {")]
+    assert rule == f"ip daddr {{ {CLOSED}, 1.2.3.1 }} {REFUSE}"
+    network = read_network({"allow": ["internet", "1.2.3.1:443"]})
+    assert network is not None
+    rules = machine_rules(network, POOL, own)
+    assert rules.index("ip daddr 1.2.3.1/32 meta l4proto { tcp, udp } th dport 443 accept") < rules.index(rule)
+
+
 def test_none_is_no_network() -> None:
     assert read_network("none") is None
 

@@ -12,7 +12,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -81,14 +81,24 @@ def outward(network: Network, routes: Sequence[dict[str, Any]]) -> list[str]:
     return list(devices)
 
 
-def switch_on(programs: Programs, table: str, devices: Sequence[str]) -> None:
+def switch_on(programs: Programs, table: str, devices: Sequence[str], before: Collection[str] = ()) -> list[str]:
     """Have packets that come in by devices passed on, and guard those that did not before.
+
+    Args:
+        programs: Carry it out.
+        table: Of the run.
+        devices: Them.
+        before: Those that this run had guarded.
+
+    Returns:
+        Those that are guarded now and were not.
 
     Raises:
         RuntimeUnavailable: The setting cannot be changed.
     """
     with locked():
-        others = _guarded_elsewhere(programs, table)
+        others = {*_guarded_elsewhere(programs, table), *before}
+        added = []
         for device in devices:
             if _forwards(device):
                 guard = device in others
@@ -97,18 +107,27 @@ def switch_on(programs: Programs, table: str, devices: Sequence[str]) -> None:
                 set_device(device, "forwarding", "1")
             if guard:
                 programs.rules(f'add element inet {table} {GUARDED} {{ "{device}" }}')
+                added.append(device)
+        return added
 
 
-def remove_table(programs: Programs, table: str) -> bool:
-    """Remove a run's table, and switch off what was switched on for it and for nobody else; whether it was there."""
+def remove_table(programs: Programs, table: str, known: Collection[str] = ()) -> bool:
+    """Remove a run's table, and switch off what was switched on for it and for nobody else; whether there was anything.
+
+    Args:
+        programs: Carry it out.
+        table: The table; another program may have removed it.
+        known: Devices that are known to have been switched on for it.
+    """
     with locked():
-        devices = guarded(programs, table)
+        devices = {*guarded(programs, table), *known}
         try:
             programs.rules(f"delete table inet {table}")
         except NetworkError as error:
-            if error.missing:
+            if not error.missing:
+                raise
+            if not known:
                 return False
-            raise
         if not devices or _forwards("all"):  # somebody wants it for all devices meanwhile
             return True
         others = _guarded_elsewhere(programs, table)

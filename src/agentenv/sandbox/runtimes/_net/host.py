@@ -7,6 +7,7 @@ machine's namespace; here the host's own addresses are guarded, machines are kep
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from agentenv.sandbox.network import Network
 from agentenv.sandbox.runtimes._net import forwarding
@@ -64,8 +65,36 @@ class HostTable:
             RuntimeUnavailable: nftables refuses.
         """
         self.name = forwarding.TABLE_PREFIX + run_id
-        self._programs = programs
+        self._programs, self._uplink = programs, uplink
+        self._admitted: dict[int, tuple[str, Network]] = {}
+        self._guarded: set[str] = set()
         programs.rules(table_rules(self.name, uplink))
+
+    def renew(self) -> bool:
+        """Make it again with all that was in it, where another program has removed it; returns whether that was so.
+
+        Raises:
+            RuntimeUnavailable: nftables refuses.
+        """
+        try:
+            self._programs.listed("chain", "inet", self.name, "input")
+            return False
+        except NetworkError as error:
+            if not error.missing:
+                raise
+        self._programs.rules(table_rules(self.name, self._uplink))
+        for device, (address, network) in list(self._admitted.items()):
+            self.admit(device, address, network)
+        forwarding.switch_on(self._programs, self.name, sorted(self._guarded), self._guarded)
+        return True
+
+    def guard(self, devices: Sequence[str]) -> None:
+        """Have packets that come in by devices passed on to machines, and nowhere else where they were not before.
+
+        Raises:
+            RuntimeUnavailable: The setting cannot be changed.
+        """
+        self._guarded.update(forwarding.switch_on(self._programs, self.name, devices))
 
     def admit(self, device: int, address: str, network: Network) -> None:
         """Let a machine in.
@@ -83,9 +112,11 @@ class HostTable:
             f"add element {table} machines {{ {device} }}",
             f"add element {table} sources {{ {address} }}",
         )
+        self._admitted[device] = address, network
 
     def dismiss(self, device: int, address: str) -> None:
         """Forget a machine. Idempotent."""
+        self._admitted.pop(device, None)
         table, judge = f"inet {self.name}", f"from{device}"
         with contextlib.suppress(NetworkError):
             self._programs.rules(
@@ -97,4 +128,4 @@ class HostTable:
 
     def close(self) -> None:
         """Remove it. Idempotent."""
-        forwarding.remove_table(self._programs, self.name)
+        forwarding.remove_table(self._programs, self.name, self._guarded)

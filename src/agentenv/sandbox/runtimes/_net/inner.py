@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from ipaddress import IPv4Network
 
 from agentenv.errors import RuntimeUnavailable
-from agentenv.sandbox.network import Network
 from agentenv.sandbox.runtimes._net.forwarding import change, set_device
 from agentenv.sandbox.runtimes._net.namespace import Namespace
-from agentenv.sandbox.runtimes._net.policy import REFUSE, machine_rules
+from agentenv.sandbox.runtimes._net.policy import REFUSE
 from agentenv.sandbox.runtimes._net.pool import Slot
 from agentenv.sandbox.runtimes._net.programs import Programs
 
@@ -29,7 +27,7 @@ def build_template(programs: Programs, namespace: Namespace) -> None:
     namespace.run(lambda: programs.links(*_tap(MTU)))
 
 
-def build(programs: Programs, namespace: Namespace, slot: Slot, network: Network, pool: IPv4Network, mtu: int) -> None:
+def build(programs: Programs, namespace: Namespace, slot: Slot, rules: list[str], mbps: float | None, mtu: int) -> None:
     """Put everything in; the calling thread's namespace gets the other end of the device that leads out, still down.
 
     Raises:
@@ -50,9 +48,9 @@ def build(programs: Programs, namespace: Namespace, slot: Slot, network: Network
             f"link set {UP} up",
             f"route add default via {slot.host} dev {UP}",
         )
-        programs.rules(inner_rules(str(slot.machine), machine_rules(network, pool)))
-        if network.mbps is not None:
-            programs.limits(*(_limit(device, network.mbps) for device in (TAP, UP)))
+        programs.rules(inner_rules(str(slot.machine), rules))
+        if mbps is not None:
+            programs.limits(*(_limit(device, mbps) for device in (TAP, UP)))
         set_device("all", "forwarding", "1")
         with contextlib.suppress(RuntimeUnavailable):  # or whoever tries much that is closed waits for its answers
             change("ipv4/icmp_ratemask", "0")

@@ -25,7 +25,8 @@ from agentenv.sandbox.runtimes._net.host import HostTable
 from agentenv.sandbox.runtimes._net.inner import MAC, MTU, TAP, build, build_template
 from agentenv.sandbox.runtimes._net.link import NetworkLink
 from agentenv.sandbox.runtimes._net.namespace import Namespace
-from agentenv.sandbox.runtimes._net.pool import Slot, check_pool, slots, taken_networks
+from agentenv.sandbox.runtimes._net.policy import machine_rules
+from agentenv.sandbox.runtimes._net.pool import Slot, check_pool, own_addresses, slots, taken_networks
 from agentenv.sandbox.runtimes._net.programs import NetworkError, Programs, find_programs
 from agentenv.sandbox.runtimes._net.resolvers import host_resolvers, reachable
 from agentenv.sandbox.runtimes._vm.machine import Interface, MachineSpec
@@ -88,10 +89,15 @@ class Networks:
                 raise RuntimeUnavailable("the networks of this run are closed")
             programs, table = self._programs, self._table
             addresses, routes = programs.show("addr"), programs.show("route", "show", "table", "all")
+            if table.renew():
+                logger.warning(
+                    "the rules of this run were removed by another program (nft flush ruleset, a firewall that was"
+                    " started anew) and are made again; until now its machines reached nothing beyond this host"
+                )
             devices = [self._uplink] if self._uplink is not None else forwarding.outward(network, routes)
             if not devices:
                 self._say_once("this host has no route to what is open to machines: they reach nothing for now")
-            forwarding.switch_on(programs, table.name, devices)
+            table.guard(devices)
             mtus = [int(one.get("mtu", MTU)) for one in addresses if one.get("ifname") in devices]
             mtu = min([MTU, *mtus])
             namespace = _make_namespace()
@@ -150,9 +156,10 @@ class Networks:
         routes: list[dict[str, Any]],
     ) -> Slot:
         """Take a free pair of addresses, and build the namespace on it."""
+        rules = machine_rules(network, self._pool, own_addresses(addresses))
         for slot in slots(self._pool, taken_networks(self._pool, addresses, routes)):
             try:
-                build(programs, namespace, slot, network, self._pool, mtu)
+                build(programs, namespace, slot, rules, network.mbps, mtu)
             except NetworkError as error:
                 if "File exists" not in error.said:
                     raise
@@ -164,9 +171,8 @@ class Networks:
         )
 
     def _dns(self, network: Network, addresses: list[dict[str, Any]]) -> list[str]:
-        own = {address.get("local", "") for device in addresses for address in device.get("addr_info", ())}
         wanted = self._resolvers or host_resolvers()
-        found = reachable(wanted, network, own)
+        found = reachable(wanted, network, own_addresses(addresses))
         if wanted and not found:
             entry = f"udp://{wanted[0]}:53"
             self._say_once(

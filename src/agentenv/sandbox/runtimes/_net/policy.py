@@ -2,13 +2,14 @@
 
 A packet of a machine is judged twice. In the machine's own namespace, by where it wants to go: that is all of the
 policy. And where it arrives at an address of this host, which no list of ranges can know, in the host's table: there
-only what an allow list names is let through.
+only what an allow list names is let through. Those that it has when a machine is made are closed in the machine's own
+namespace as well, since what lies in the host's may be flushed by others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from ipaddress import IPv4Network
+from collections.abc import Collection, Iterator
+from ipaddress import IPv4Address, IPv4Network
 
 from agentenv.config.openings import Opening
 from agentenv.sandbox.network import SPECIAL, Network
@@ -19,19 +20,20 @@ MOST_FLOWS = 4096
 """Connections of one machine at once: the kernel's table of them is shared by all of the host."""
 
 
-def machine_rules(network: Network, pool: IPv4Network) -> list[str]:
+def machine_rules(network: Network, pool: IPv4Network, own: Collection[str] = ()) -> list[str]:
     """The rules for what a machine sends, in order; what comes back of it is let through before.
 
     Args:
         network: What is open.
         pool: The addresses of machines, which are closed to all of them.
+        own: This host's addresses, which are not public.
     """
     return [
         f"ct count over {MOST_FLOWS} {REFUSE}",
         f"ip daddr {pool} {REFUSE}",
         *(f"{match} {REFUSE}" for opening in network.deny for match in _forward(opening, to_allow=False)),
         *(f"{match} {_ACCEPT}" for opening in network.allow for match in _forward(opening, to_allow=True)),
-        *(_public() if network.internet else ()),
+        *(_public(own) if network.internet else ()),
         REFUSE,
     ]
 
@@ -49,8 +51,10 @@ def host_rules(network: Network) -> list[str]:
     ]
 
 
-def _public() -> Iterator[str]:
-    yield f"ip daddr {{ {', '.join(str(special) for special in SPECIAL)} }} {REFUSE}"
+def _public(own: Collection[str]) -> Iterator[str]:
+    addresses = sorted({IPv4Address(one) for one in own})
+    closed = [*SPECIAL, *(one for one in addresses if not any(one in special for special in SPECIAL))]
+    yield f"ip daddr {{ {', '.join(map(str, closed))} }} {REFUSE}"
     yield "meta l4proto { tcp, udp } accept"
     yield "icmp type echo-request accept"
 

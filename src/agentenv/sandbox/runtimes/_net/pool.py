@@ -70,6 +70,11 @@ def taken_networks(
     return [*found, *(network for network in led if network is not None and network.subnet_of(pool))]
 
 
+def own_addresses(addresses: Sequence[dict[str, Any]]) -> set[str]:
+    """This host's addresses, as ``ip -j addr`` lists them."""
+    return {one["local"] for device in addresses for one in device.get("addr_info", ()) if "local" in one}
+
+
 def network_of(route: dict[str, Any]) -> IPv4Network | None:
     """Where a route leads."""
     where = route.get("dst", "")
