@@ -39,6 +39,7 @@ class Link:
         max_body: int,
         on_frame: Callable[[Kind, bytes], None],
         on_lost: Callable[[str], None],
+        lingers: bool = False,
     ) -> None:
         """Take over a descriptor.
 
@@ -48,8 +49,10 @@ class Link:
             max_body: The largest frame that is accepted.
             on_frame: See the attributes.
             on_lost: See the attributes.
+            lingers: Whether what came on streams is written to its end when the descriptor is lost, until ``close``.
         """
         self._loop = loop
+        self._lingers = lingers
         self._fd = fd
         self._splitter = Splitter(max(max_body, CHUNK))
         self._out = bytearray()
@@ -86,7 +89,11 @@ class Link:
     @property
     def unwritten(self) -> int:
         """Bytes of all streams but that of requests that nobody has taken yet here."""
-        return sum(tunnel.unwritten for stream, tunnel in self._tunnels.items() if stream != RPC)
+        return self.unwritten_on(*(stream for stream in self._tunnels if stream != RPC))
+
+    def unwritten_on(self, *streams: int) -> int:
+        """Bytes of streams that nobody has taken yet here."""
+        return sum(self._tunnels[stream].unwritten for stream in streams if stream in self._tunnels)
 
     def accept(self, max_body: int) -> None:
         """Accept frames as large as this from now on."""
@@ -192,10 +199,13 @@ class Link:
             tunnel.close()
             self.send(Kind.END, stream)
 
+    def exhaust(self) -> None:
+        """Take in all that has come; for a link whose other side is gone, and sends no more."""
+        while self._fd >= 0 and self._receive():
+            pass
+
     def close(self) -> None:
         """Close it with every descriptor that is joined to it. Idempotent."""
-        if self._fd < 0 and not self._resting:
-            return
         self._let_go()
         self._resting = False
         self._out.clear()
@@ -203,6 +213,16 @@ class Link:
         for tunnel in list(self._tunnels.values()):
             tunnel.close()
         self._tunnels.clear()
+
+    def _linger(self) -> None:
+        """Close it, but for what has come and was not taken yet."""
+        lingering = {stream: tunnel for stream, tunnel in self._tunnels.items() if tunnel.unwritten}
+        for stream in lingering:
+            del self._tunnels[stream]
+        self.close()
+        self._tunnels = lingering
+        for tunnel in list(lingering.values()):
+            tunnel.linger()
 
     def _let_go(self) -> None:
         if self._fd >= 0:
@@ -220,7 +240,10 @@ class Link:
         if self.holding and "protocol" not in why:  # the other side has let go of it first
             self.rest()
             return
-        self.close()
+        if self._lingers:
+            self._linger()
+        else:
+            self.close()
         self.on_lost(why)
 
     def _ready(self, events: int) -> None:
@@ -229,17 +252,18 @@ class Link:
         if events & (READ | HANGUP) and self._fd >= 0:
             self._receive()
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Take in what has come; returns whether that was anything."""
         try:
             data = os.read(self._fd, _READ)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._lose(f"cannot be read: {error.strerror}")
-            return
+            return False
         if not data:
             self._lose("was closed by the other side")
-            return
+            return False
         try:
             for kind, stream, body in self._splitter.feed(data):
                 if kind in (Kind.DATA, Kind.END, Kind.CREDIT):
@@ -250,6 +274,7 @@ class Link:
                     self.on_frame(kind, body)
         except ValueError as error:
             self._lose(f"broke the protocol: {error}")
+        return True
 
     def _flush(self) -> None:
         try:
@@ -260,7 +285,10 @@ class Link:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._lose(f"cannot be written: {error.strerror}")
+            if self._lingers:  # what was sent before is still to be read, and the end is behind it
+                self._out.clear()
+            else:
+                self._lose(f"cannot be written: {error.strerror}")
         if self._fd >= 0:
             self._loop.watch(self._fd, READ | (WRITE if self._out else 0), self._ready)
             if self.crowded:

@@ -110,6 +110,15 @@ class Tunnel:
         self._reader = self._writer = -1
         self.reading = False
 
+    def linger(self) -> None:
+        """The link is gone: what has come is written as far as somebody takes it, and nothing else is done."""
+        reader, self._reader = self._reader, -1
+        self.reading, self._ended = False, True
+        if reader >= 0 and reader != self._writer:
+            self._loop.forget(reader)
+            close_quietly(reader)
+        self._watch()
+
     def _watch(self) -> None:
         held = self._link.crowded or (self._link.holding and self._stream != RPC)
         read = READ if self.reading and self._credit > 0 and not held else 0

@@ -20,7 +20,9 @@ from agentenv.errors import RuntimeUnavailable
 from agentenv.guest.control import send_message
 from agentenv.sandbox.runtimes._vm.machine import Command
 from agentenv.sandbox.runtimes._vm.relay import RelayLost, RelayProcess
+from agentenv.wire.frames import CHUNK, WINDOW, Kind, frame
 from agentenv.wire.slot import plan_slot
+from cli_watch import poll
 
 
 @pytest.fixture
@@ -127,6 +129,64 @@ def test_one_that_stands_still_is_waited_for_once_and_takes_everything_with_it(
         relay.hold(1)
     assert relay.broken(1) == ""
     assert relay.unwritten(1) == 0
+
+
+@pytest.fixture
+def ending(relay: RelayProcess, tmp_path: Path) -> Iterator[tuple[socket.socket, int]]:
+    """The inside of a machine that the relay carries as number 2, and the monitor's pidfd."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    started = relay.spawn(Command(["/bin/sleep", "1000"], tmp_path, output=null))
+    os.close(null)
+    ends_of = [*socket.socketpair(), *socket.socketpair()]
+    relay.join(2, ends_of[0].fileno(), ends_of[2].fileno(), started.pidfd)
+    ends_of[0].close()
+    yield ends_of[1], started.pidfd
+    os.close(started.pidfd)
+    for end in ends_of:
+        end.close()
+
+
+def test_the_last_words_of_who_has_ended_arrive_whoever_is_slow_to_read_them(
+    relay: RelayProcess, ending: tuple[socket.socket, int]
+) -> None:
+    """More than a pipe takes: the rest waits for whoever reads, and not with the machine, which is gone."""
+    inside, pidfd = ending
+    reader, writer = os.pipe()
+    relay.tie(2, (16, writer, "w"))
+    os.close(writer)
+    words = os.urandom(WINDOW)
+    for at in range(0, len(words), CHUNK):
+        inside.sendall(frame(Kind.DATA, 16, words[at : at + CHUNK]))
+    inside.sendall(frame(Kind.BYE))
+    inside.close()
+    assert ends(pidfd)
+    assert relay.unwritten(2) > 0
+    assert relay.unwritten(2, 17) == 0
+    with os.fdopen(reader, "rb") as stream:
+        assert stream.read() == words
+    assert relay.unwritten(2) == 0
+
+
+@pytest.mark.parametrize("how", ["leave", "close"])
+def test_last_words_that_nobody_wants_are_let_go_of(
+    relay: RelayProcess, ending: tuple[socket.socket, int], how: str
+) -> None:
+    inside, pidfd = ending
+    reader, writer = os.pipe()
+    relay.tie(2, (16, writer, "w"))
+    os.close(writer)
+    for _ in range(WINDOW // CHUNK):
+        inside.sendall(frame(Kind.DATA, 16, bytes(CHUNK)))
+    inside.close()
+    assert ends(pidfd)
+    while not relay.unwritten(2, 16):
+        pass
+    before = descriptors(relay)
+    if how == "leave":
+        relay.leave(2)
+    os.close(reader)
+    poll(lambda: relay.unwritten(2) == 0 and len(descriptors(relay)) < len(before), "its pipe closed", 10)
+    relay.leave(2)
 
 
 def test_an_answer_nobody_waits_for_any_more_is_not_the_next_ones(

@@ -149,10 +149,15 @@ class RelayProcess:
         except RelayLost:
             return ""
 
-    def unwritten(self, machine: int) -> int:
-        """Bytes that came from a machine and were not read yet by whoever they are for; 0 when the relay is gone."""
+    def unwritten(self, machine: int, *streams: int) -> int:
+        """Bytes that came from a machine and were not read yet by whoever they are for; 0 when the relay is gone.
+
+        Args:
+            machine: Which one.
+            streams: On which of its streams; none for all of them.
+        """
         try:
-            return int(self._ask({"op": "unwritten", "machine": machine}, ())[0]["bytes"])
+            return int(self._ask({"op": "unwritten", "machine": machine, "streams": streams}, ())[0]["bytes"])
         except RelayLost:
             return 0
 

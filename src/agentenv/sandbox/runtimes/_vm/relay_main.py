@@ -127,6 +127,7 @@ class Relay:
             max_body=CHUNK,
             on_frame=lambda kind, body: self._hear(number, kind, body),
             on_lost=lambda why: self._lose(number, why),
+            lingers=True,  # the last words of who has ended are the ones that matter
         )
         self._machines[number] = _Machine(link, pidfd)
         fds[:] = [rpc]
@@ -189,12 +190,21 @@ class Relay:
         return {}, []
 
     def _fate(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
-        machine = self._machines.get(request["machine"])
+        machine = self._look_at(request)
         return {"broken": "" if machine is None else machine.broken}, []
 
     def _unwritten(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+        machine, streams = self._look_at(request), request["streams"]
+        if machine is None:
+            return {"bytes": 0}, []
+        return {"bytes": machine.link.unwritten_on(*streams) if streams else machine.link.unwritten}, []
+
+    def _look_at(self, request: dict[str, Any]) -> _Machine | None:
+        """A machine, of which all is taken in that it has sent before it ended."""
         machine = self._machines.get(request["machine"])
-        return {"bytes": 0 if machine is None else machine.link.unwritten}, []
+        if machine is not None and _has_ended(machine.pidfd):
+            machine.link.exhaust()
+        return machine
 
     def _leave(self, request: dict[str, Any], _fds: list[int]) -> tuple[dict[str, Any], list[int]]:
         machine = self._machines.pop(request["machine"], None)
@@ -290,6 +300,12 @@ def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], lis
     if failure:
         raise OSError(failure)
     return {"pid": pid}, [os.pidfd_open(pid)]
+
+
+def _has_ended(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def _has_reader(pipe: int) -> bool:

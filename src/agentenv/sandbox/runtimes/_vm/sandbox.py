@@ -47,6 +47,8 @@ _END_S = 5.0
 _OFF_S = 10.0
 _MOST_OF_ARCHIVE = 256 << 20
 _CALL_S = 30.0
+_OUTPUT_S = 2.0
+_LOOK_S = 0.005
 _CONSOLE_LINES = 200
 
 
@@ -330,7 +332,15 @@ class VmSandbox:
         with end:
             self._relay.tie(self._number, (stream, end.fileno(), ways))
 
+    def _await_output(self) -> None:
+        """Read what it has printed to its end, where that is still on its way."""
+        deadline = time.monotonic() + _OUTPUT_S
+        while self._relay.unwritten(self._number, STDOUT, STDERR) and time.monotonic() < deadline:
+            self._output.drain(self.spec.id)
+            time.sleep(_LOOK_S)
+
     def _find_cause(self) -> Cause:
+        self._await_output()
         stats = self._cgroup.stats() if self._cgroup is not None else None
         self.last_usage = None if stats is None else read_usage(stats)
         counted = stats is not None and bool(stats.memory_peak_bytes or stats.charged_bytes)
