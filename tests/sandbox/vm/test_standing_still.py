@@ -6,6 +6,7 @@ The machine, its agent and its relay are real; a call of one of them fails where
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentenv.errors import AgentEnvError, RuntimeUnavailable, SandboxDied, StepTimeout
+from agentenv.errors import AgentEnvError, CauseKind, RuntimeUnavailable, SandboxDied, StepTimeout
 from agentenv.fleet.context import RunContext
 from agentenv.sandbox.runtimes._vm.agent import AgentRefusal
 from agentenv.sandbox.runtimes._vm.workbench import VmWorkbench
@@ -162,8 +163,33 @@ def test_one_that_neither_goes_on_nor_stands_still_is_ended(make: Callable[[str]
     bench.pause()
     machine = Failing(bench._machine, "connect", TimeoutError("no agent listened"))
     bench._machine = Failing(machine, "pause", TimeoutError("stop not done"))  # type: ignore[assignment]  # stands in
-    with pytest.raises(SandboxDied):
+    with pytest.raises(SandboxDied, match="neither go on nor be stopped again, and was ended: no agent") as caught:
         bench.resume()
+    assert caught.value.cause.kind is CauseKind.TIMEOUT
     assert not bench._machine.alive()
     with pytest.raises(AgentEnvError):
         bench.resume()
+
+
+def test_one_that_is_killed_while_it_stands_still_is_gone_for_everybody(
+    make: Callable[[str], VmWorkbench], tmp_path: Path
+) -> None:
+    """Not one whose snapshot did not fit on a disk, nor one that only has to be resumed."""
+    bench = make("killed")
+    bench.pause()
+    os.kill(bench._machine.pid, signal.SIGKILL)
+    for ask in (lambda: bench.snapshot(tmp_path), bench.keep, bench.health, lambda: run(bench, "true"), bench.resume):
+        with pytest.raises(SandboxDied) as caught:
+            ask()
+        assert caught.value.cause.kind is CauseKind.SANDBOX_LOST
+    assert kept(bench) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_whose_monitor_stops_answering_is_late(bench: VmWorkbench, tmp_path: Path) -> None:
+    bench.pause()
+    bench._machine = Failing(bench._machine, "snapshot", TimeoutError("query-status not done"))  # type: ignore[assignment]  # stands in
+    with pytest.raises(StepTimeout, match="query-status not done"):
+        bench.snapshot(tmp_path)
+    assert bench.paused
+    assert not list(tmp_path.iterdir())

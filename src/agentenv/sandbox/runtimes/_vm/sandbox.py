@@ -22,6 +22,7 @@ from agentenv.errors import (
     ProtocolError,
     ResourceLimit,
     SandboxDied,
+    SandboxError,
     StepTimeout,
 )
 from agentenv.guest.control import ControlClosed, receive_message
@@ -363,7 +364,7 @@ class VmSandbox:
         )
 
     def _gone(self, error: BaseException, what: str = "") -> SandboxDied:
-        if isinstance(error, SandboxDied) and error.cause.kind is CauseKind.PROTOCOL:
+        if isinstance(error, SandboxError) and error.cause.kind in (CauseKind.PROTOCOL, CauseKind.TIMEOUT):
             self.kill(error.cause)  # it would live on
         self.await_end(_END_S)
         self.kill()

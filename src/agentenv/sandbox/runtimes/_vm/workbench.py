@@ -169,7 +169,7 @@ class VmWorkbench:
                     self._go_on(self._word)
                 except BaseException as error:
                     if not isinstance(error, SandboxDied):
-                        self._stand_still_again()
+                        self._stand_still_again(error)
                     raise
             self._word = None
             self._call("wake", _CALL_S, **news())
@@ -186,7 +186,8 @@ class VmWorkbench:
             try:
                 try:
                     self.pause()
-                    self._machine.snapshot(directory, durable=durable)
+                    with self._told():
+                        self._machine.snapshot(directory, durable=durable)
                     copy_sparsely(self._machine.home / SCRATCH, directory / SCRATCH)
                     write_origin(directory, self._files, self._machine.spec, self._spec.disk_mb, self._introductions)
                 finally:
@@ -267,13 +268,16 @@ class VmWorkbench:
             raise SandboxDied(cause.detail, env_id=self._spec.id, cause=cause)
         self._relay.release(self._number)
 
-    def _stand_still_again(self) -> None:
+    def _stand_still_again(self, error: BaseException) -> None:
         """A machine whose agent was not found stands still as before, so that it is what is said of it."""
         try:
             self._relay.rest(self._number)
             self._machine.pause()
         except (AgentEnvError, OSError):
-            self._machine.kill()
+            if self._machine.alive():
+                ended = f"it could neither go on nor be stopped again, and was ended: {error}"
+                cause = Cause(CauseKind.TIMEOUT, Owner.INFRASTRUCTURE, ended)
+                self._gone(StepTimeout(ended, env_id=self._spec.id, cause=cause))
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -326,5 +330,7 @@ class VmWorkbench:
             raise ClosedError(f"sandbox {self._spec.id!r} is being shut down; make another")
 
     def _expect_going(self) -> None:
+        if self.paused and not self._machine.alive():
+            raise self._gone(ConnectionError("its monitor ended"))
         if self.paused:
             raise RuntimeUnavailable(f"{self._spec.id}: it is paused", "resume it first")
