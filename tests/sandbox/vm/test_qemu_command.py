@@ -10,6 +10,7 @@ import pytest
 
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.machine import Drive, Interface, MachineSpec, Rate
+from agentenv.sandbox.runtimes._vm.runtime import _MONITOR_MB
 from agentenv.sandbox.runtimes.qemu.clock import counter_khz
 from agentenv.sandbox.runtimes.qemu.command import build_arguments
 from agentenv.sandbox.runtimes.qemu.hypervisor import _explain
@@ -90,6 +91,14 @@ def test_the_kernel_is_told_the_clock_where_it_is_emulated() -> None:
     assert emulated.endswith("quiet")
     if counter_khz() is not None:
         assert f"tsc_early_khz={counter_khz()}" in emulated
+
+
+def test_what_an_emulated_machine_has_translated_fits_beside_its_ram() -> None:
+    (emulated,), (real,) = _options(_build(accelerator="tcg"), "-accel"), _options(_build(), "-accel")
+    assert real == "kvm"
+    kind, _, translated = emulated.partition(",tb-size=")
+    assert kind == "tcg,thread=multi"
+    assert int(translated) <= _MONITOR_MB // 2  # the rest is QEMU's own
 
 
 def test_the_counter_is_measured_the_same_each_time() -> None:

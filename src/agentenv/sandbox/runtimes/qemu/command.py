@@ -16,6 +16,10 @@ PORT = "agentenv.0"
 AGENT_SOCKET = "agent.sock"
 AGENT, CONTROL = "agent", "control"
 MOST_CPUS = 255
+TRANSLATED_MB = 192
+"""What an emulated machine's code may take once it is translated. QEMU's own choice is a gigabyte, which many programs,
+one after the other, fill: more than the group of its monitor may take besides the machine's RAM.
+"""
 # Linux finds the last place first. The first one is left out: interrupts of pin 0 of the second controller do not
 # arrive (QEMU 7.2).
 _PLACES = range(23, 0, -1)
@@ -57,7 +61,7 @@ def build_arguments(
         *("-display", "none"),
         *("-name", f"agentenv-{spec.id}"),
         *("-M", "microvm,acpi=on,rtc=on,suppress-vmdesc=on,memory-backend=ram"),
-        *("-accel", "tcg,thread=multi" if emulated else accelerator),
+        *("-accel", f"tcg,thread=multi,tb-size={TRANSLATED_MB}" if emulated else accelerator),
         *("-cpu", "max" if emulated else "host"),
         *("-smp", str(spec.vcpu_count)),
         *("-m", f"{spec.memory_mb}M"),
