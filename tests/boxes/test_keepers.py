@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from agentenv.boxes import kept, remote
+from agentenv.boxes import launch as launching
 from agentenv.boxes.access import DIED, RUNNING, UNKNOWN, Description
 from agentenv.boxes.commands import make_spec
 from agentenv.boxes.failures import to_record
@@ -406,3 +407,42 @@ def test_one_that_cannot_be_ended_does_not_keep_the_others(start: Start, place: 
 def test_a_time_that_is_no_number_is_refused(start: Start, seconds: str) -> None:
     start()
     assert "--timeout" in _command("exec", "web", "--timeout", seconds, "--", "true", code=2).stderr
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has the number which a keeper had."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        assert process.poll() is None
+        process.kill()
+
+
+def test_whoever_has_a_keepers_number_by_now_is_left_alone(
+    stranger: subprocess.Popen[bytes], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was = Owner(stranger.pid, 1, Owner.current().boot_id, "here")
+    said = json.dumps({"pid": was.pid, "owner": was.as_record()}) + "\n"
+    monkeypatch.setattr(
+        launching, "_BOOTSTRAP", f"import os, json, sys; os.write(json.load(sys.stdin)['fd'], {said!r}.encode())"
+    )
+    starting = launching._Starting(Plan("qemu", {}, make_spec(image=None, name="web")))
+    starting.end()
+    starting.close()
+    access = RemoteAccess(Kept("web", was))
+    monkeypatch.setattr(remote, "_ENDING_S", 600.0)  # nobody waits for the stranger either
+    with pytest.raises(SandboxDied, match="its keeper is gone"):
+        access.shutdown(1.0)
+    access.destroy()
+
+
+def test_a_keepers_number_may_be_a_threads_by_now(place: Path) -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        RemoteAccess(Kept("web", Owner(thread.native_id, 1, Owner.current().boot_id, "here"))).destroy()
+    finally:
+        over.set()
+        thread.join()

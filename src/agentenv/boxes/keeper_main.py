@@ -24,6 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from agentenv.fleet.owner import Owner
+
 _BLOCK_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A program takes five while it runs. Beyond this, threads are what is short; and some programs look at every number.
 _DESCRIPTORS = 1 << 16
@@ -87,7 +89,7 @@ def main(config: Mapping[str, Any]) -> None:
         config: "fd", the pipe; "plan", what to make; see ``Plan``.
     """
     words = Words(config["fd"])
-    words.tell(pid=os.getpid())
+    words.tell(owner=Owner.current().as_record())
     for number in _BLOCK_SIGNALS:
         signal.signal(number, _stop)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -105,7 +107,6 @@ def _keep(config: Mapping[str, Any], words: Words, over: socket.socket) -> None:
     from agentenv.boxes.keeper import Keeper
     from agentenv.boxes.keeper_log import KeeperLog
     from agentenv.boxes.plans import Plan
-    from agentenv.fleet.owner import Owner
 
     ours, telling = logging.getLogger("agentenv"), _Log(words)
     ours.addHandler(telling)

@@ -21,9 +21,11 @@ import psutil
 
 from agentenv.boxes import kept
 from agentenv.boxes.failures import from_record
+from agentenv.boxes.holding import has_ended, holding
 from agentenv.boxes.plans import Plan
 from agentenv.boxes.remote import RemoteAccess
 from agentenv.errors import ResourceLimit, RuntimeUnavailable, counted
+from agentenv.fleet.owner import Owner
 from agentenv.images.progress import LINES, Report
 from agentenv.sandbox.sweep import sweep
 
@@ -34,7 +36,7 @@ _BOOTSTRAP = (
     " from agentenv.boxes.keeper_main import enter; enter(c)"
 )
 _END_S = 30.0
-_PID_S = 10.0
+_OWNER_S = 10.0
 _AT_ONCE = 8
 _LEAST_MB = 80
 """What a keeper and a monitor take that copies do not share (benchmarks/vm.py), rounded down."""
@@ -46,7 +48,7 @@ class _Starting:
 
     def __init__(self, plan: Plan) -> None:
         self.name = plan.spec.id
-        self.pid = 0
+        self.owner: Owner | None = None
         self.ready = False
         self.error: Exception | None = None
         self._held = b""
@@ -87,8 +89,8 @@ class _Starting:
             self.error = RuntimeUnavailable(f"the keeper of sandbox {self.name!r} ended while starting: {said}")
 
     def _take(self, message: Mapping[str, Any], report: Report) -> None:
-        if "pid" in message:
-            self.pid = int(message["pid"])
+        if "owner" in message:
+            self.owner = Owner.from_record(message["owner"])
         elif "say" in message:
             report.say(str(message["say"]))
         elif "error" in message:
@@ -101,20 +103,15 @@ class _Starting:
         self._catch_up()
         os.close(self.fd)  # alone makes it give up; the signal is quicker
         self.fd = -1
-        if not self.pid:
+        if self.owner is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(self.pid)
-            try:
+        with holding(self.owner) as pidfd, contextlib.suppress(ProcessLookupError):
+            if pidfd is not None:
                 signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-                poller = select.poll()
-                poller.register(pidfd, select.POLLIN)
-                if not poller.poll(int(_END_S * 1000)):
+                if not has_ended(pidfd, _END_S):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                    poller.poll()
+                    has_ended(pidfd, _END_S)
                     sweep()
-            finally:
-                os.close(pidfd)
         kept.find_all()  # removes what is left of it
 
     def _catch_up(self) -> None:
@@ -122,7 +119,7 @@ class _Starting:
         poller = select.poll()
         poller.register(self.fd, select.POLLIN)
         with contextlib.suppress(Exception):  # whatever it says, it ends
-            while not self.pid and self.error is None and poller.poll(_PID_S * 1000):
+            while self.owner is None and self.error is None and poller.poll(_OWNER_S * 1000):
                 self.hear(LINES)
 
     def close(self) -> None:

@@ -6,8 +6,6 @@ The descriptors of a program's pipes go with the request, so that its bytes flow
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import signal as signals
 import socket
 from collections.abc import Mapping, Sequence
@@ -17,6 +15,7 @@ from typing import Any
 from agentenv.boxes import kept
 from agentenv.boxes.access import DIED, UNKNOWN, Access, Description
 from agentenv.boxes.failures import from_record
+from agentenv.boxes.holding import has_ended, holding
 from agentenv.boxes.kept import Kept
 from agentenv.boxes.status import died
 from agentenv.errors import (
@@ -143,36 +142,25 @@ class RemoteAccess:
 
     def destroy(self) -> None:
         """End it, and its keeper; also one whose keeper is gone, or does not understand us."""
-        try:
-            pidfd = os.pidfd_open(self.owner.pid)
-        except ProcessLookupError:
-            kept.give_up(self.id, self.owner)
-            return
-        try:
-            if self.owner.alive():
+        with holding(self.owner) as pidfd:
+            if pidfd is not None:
                 self._end(pidfd)
-        finally:
-            os.close(pidfd)
         kept.give_up(self.id, self.owner)
 
     def shutdown(self, timeout_s: float) -> Shutdown:
         """End it in order, and its keeper."""
-        try:
-            pidfd = os.pidfd_open(self.owner.pid)
-        except ProcessLookupError as error:
-            raise died(self.id, Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, self._gone())) from error
-        try:
-            done = self._shut_down(timeout_s)
-        except RuntimeUnavailable:  # it is as before
-            raise
-        except (AgentEnvError, OSError):
-            self._follow(pidfd)
-            raise
-        else:
+        with holding(self.owner) as pidfd:
+            if pidfd is None:
+                raise died(self.id, Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, self._gone()))
+            try:
+                done = self._shut_down(timeout_s)
+            except RuntimeUnavailable:  # it is as before
+                raise
+            except (AgentEnvError, OSError):
+                self._follow(pidfd)
+                raise
             self._follow(pidfd)
             return done
-        finally:
-            os.close(pidfd)
 
     def _shut_down(self, timeout_s: float) -> Shutdown:
         try:
@@ -194,7 +182,7 @@ class RemoteAccess:
 
     def _follow(self, pidfd: int) -> None:
         """See to it that a keeper that is to end does."""
-        if not _has_ended(pidfd, _ENDING_S):
+        if not has_ended(pidfd, _ENDING_S):
             self.destroy()
         kept.give_up(self.id, self.owner)
 
@@ -215,7 +203,7 @@ class RemoteAccess:
             if not isinstance(error, _NotUp | ProtocolError) and type(error) is not AgentEnvError:
                 raise
             signals.pidfd_send_signal(pidfd, signals.SIGTERM)  # in whatever words it is asked, this it knows
-        if not _has_ended(pidfd, left):
+        if not has_ended(pidfd, left):
             raise RuntimeUnavailable(
                 f"sandbox {self.id!r}: its keeper, process {self.owner.pid}, has not ended within {_END_S:g} s",
                 f"kill -9 {self.owner.pid} ends it and the machine",
@@ -275,20 +263,10 @@ class RemoteAccess:
 
     def _hung_up(self) -> Exception:
         """The error for a connection that ended without an answer."""
-        with contextlib.suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(self.owner.pid)
-            try:
-                if self.owner.alive() and not _has_ended(pidfd, _ENDING_S):
-                    return ProtocolError(f"sandbox {self.id!r}: its keeper, process {self.owner.pid}, hung up")
-            finally:
-                os.close(pidfd)
+        with holding(self.owner) as pidfd:
+            if pidfd is not None and not has_ended(pidfd, _ENDING_S):
+                return ProtocolError(f"sandbox {self.id!r}: its keeper, process {self.owner.pid}, hung up")
         return died(self.id, Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, self._gone()))
-
-
-def _has_ended(pidfd: int, timeout_s: float) -> bool:
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(timeout_s * 1000))
 
 
 def _answer(reply: Mapping[str, Any]) -> Mapping[str, Any]:
