@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from agentenv.boxes import kept, remote
+from agentenv.boxes.commands import make_spec
 from agentenv.boxes.failures import to_record
 from agentenv.boxes.keeper import Keeper
-from agentenv.boxes.remote import RemoteAccess
+from agentenv.boxes.plans import Plan
+from agentenv.boxes.remote import Ended, RemoteAccess
 from agentenv.errors import (
     Cause,
     CauseKind,
@@ -190,3 +192,77 @@ def test_a_keeper_ends_unless_all_is_as_it_was(error: Exception, ends: bool) -> 
     assert not serving.is_alive()
     keeper.close()
     kept.give_up("web", owner.Owner.current())
+
+
+class _Once:
+    """What a keeper holds, and what can be ended once, when the test lets it."""
+
+    id = "web"
+
+    def __init__(self) -> None:
+        self.begun, self.let = threading.Event(), threading.Event()
+
+    def shutdown(self, timeout_s: float) -> Shutdown:
+        if self.begun.is_set():
+            raise ClosedError("sandbox 'web' was destroyed; make another")
+        self.begun.set()
+        assert self.let.wait(30)
+        return Shutdown(2, 1)
+
+
+def test_who_asks_while_it_ends_is_told_the_same_before_the_keeper_ends() -> None:
+    held = _Once()
+    kept.claim("web")
+    keeper = Keeper(held, kept.listen("web"), lambda: kept.give_up("web", owner.Owner.current()), lambda: None)  # type: ignore[arg-type]  # stands in
+    serving = threading.Thread(target=keeper.serve, daemon=True)
+    serving.start()
+    with ExitStack() as stack:
+        first, meanwhile, afterwards, idle = (stack.enter_context(kept.dial("web")) for _ in range(4))
+        send_message(first, {"op": "shutdown", "timeout": 3})
+        assert held.begun.wait(30)
+        send_message(meanwhile, {"op": "shutdown", "timeout": 3})
+        held.let.set()
+        done = {"done": {"ended": 2, "killed": 1}, "over": True}
+        assert receive_message(first)[0] == done
+        send_message(afterwards, {"op": "shutdown", "timeout": 3})
+        assert receive_message(meanwhile)[0] == done
+        assert receive_message(afterwards)[0] == done
+        serving.join(30)  # whoever asks for nothing is not waited for
+        assert not serving.is_alive()
+        assert idle.fileno() >= 0
+    keeper.close()
+
+
+def test_one_that_somebody_else_has_ended_is_said_to_be(start: Start) -> None:
+    process, access = start(None, ends=False)
+    late = remote.connect("web")
+    access.destroy()
+    assert process.wait(30) == 0
+    with pytest.raises(Ended, match="sandbox 'web' was ended by somebody else"):
+        late.shutdown(1.0)
+
+
+def test_copies_that_somebody_has_go_with_the_keeper(place: Path) -> None:
+    class Copied:
+        id = "web"
+        plan = Plan("qemu", {}, make_spec(image=None, name="web"))
+
+        def copy_to(self, directory: Path) -> None:
+            (directory / "memory").touch()
+
+        def destroy(self) -> None:
+            pass
+
+    kept.claim("web")
+    keeper = Keeper(Copied(), kept.listen("web"), lambda: kept.give_up("web", owner.Owner.current()), lambda: None)  # type: ignore[arg-type]  # stands in
+    serving = threading.Thread(target=keeper.serve, daemon=True)
+    serving.start()
+    with kept.dial("web") as copying, kept.dial("web") as ending:
+        send_message(copying, {"op": "copy"})
+        directory = Path(receive_message(copying)[0]["plan"]["origin"])
+        assert (directory / "memory").exists()
+        send_message(ending, {"op": "destroy"})
+        assert receive_message(ending)[0] == {"over": True}
+        serving.join(30)
+        keeper.close()
+        assert not directory.exists()

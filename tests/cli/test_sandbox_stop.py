@@ -85,6 +85,21 @@ def test_two_at_once(shell: Shell, web: str) -> None:
     assert running([kept]) == []
 
 
+def test_several_at_once_are_told_the_same(shell: Shell, web: str) -> None:
+    slow = "trap 'sleep 3; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+    with shell.start("exec", web, "--", "sh", "-c", slow) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        stops = [shell.start("stop", web, "--timeout", "100") for _ in range(3)]
+        said = [stop.communicate(timeout=100)[0] for stop in stops]
+        codes = [stop.returncode for stop in stops]
+        assert process.wait(100) == 7
+    done = [text for text, code in zip(said, codes, strict=True) if code == 0]
+    assert done
+    assert set(done) == {f"{web}: stopped, 1 program ended\n".encode()}
+    assert set(codes) <= {0, 2}  # 2 only for one that came when it was over
+
+
 def test_one_that_has_died_is_named_and_the_other_stopped(shell: Shell, web: str) -> None:
     shell("fork", web, "--name", "dead")
     (pid,) = [one["pid"] for one in shell.json("ls")["sandboxes"] if one["id"] == "dead-1"]

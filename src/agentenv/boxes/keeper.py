@@ -33,6 +33,7 @@ logger = logging.getLogger("agentenv.boxes")
 _ENDS = ("stdin", "stdout", "stderr", "status")
 _CREDENTIALS = struct.Struct("3i")
 _PAUSE_S = 0.2
+_LAST_S = 2.0
 # What cleans up after ten days, or one, does not find anything older than that.
 _RENEW_S = 600.0
 Answer = dict[str, Any]
@@ -60,6 +61,11 @@ class Keeper:
         self._access, self._listener, self._give_up, self._renew = access, listener, give_up, renew
         self._bearing = False
         self._wake, self._stop = socket.socketpair()
+        self._attended = 0
+        self._changed = threading.Condition()
+        self._held: set[contextlib.ExitStack] = set()
+        self._ending = threading.Lock()
+        self._ended: Answer | None = None
         self._handlers: Mapping[str, Callable[[Mapping[str, Any], Sequence[int]], Answer]] = {
             "describe": lambda _request, _fds: {"description": access.describe().to_json()},
             "start": self._start,
@@ -84,6 +90,7 @@ class Keeper:
             poller.register(self._wake, select.POLLIN)
             ready = {fd for fd, _ in poller.poll(max(0.0, due - time.monotonic()) * 1000)}
             if self._wake.fileno() in ready:
+                self._attend_the_last()
                 return
             if self._listener.fileno() in ready:
                 self._admit()
@@ -99,6 +106,7 @@ class Keeper:
         except OSError as error:
             self._bear(error)
             return
+        self._count(1)
         while True:
             # A connection that is never used holds up nobody, and not the end of this process either.
             thread = threading.Thread(target=self._attend, args=(connection,), name="agentenv-keeper", daemon=True)
@@ -108,9 +116,24 @@ class Keeper:
                 if not self._bear(error):
                     continue
                 connection.close()
+                self._count(-1)
             else:
                 self._bearing = False
             return
+
+    def _attend_the_last(self) -> None:
+        """Answer who has asked already; who keeps a connection and asks for nothing is not waited for."""
+        due = time.monotonic() + _LAST_S
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        while (left := due - time.monotonic()) > 0:
+            if poller.poll(0):
+                self._admit()
+                continue
+            with self._changed:
+                if not self._attended:
+                    return
+                self._changed.wait(min(left, _PAUSE_S))
 
     def _bear(self, error: Exception) -> bool:
         """Wait a little for what is short; returns whether the end has come meanwhile."""
@@ -136,13 +159,29 @@ class Keeper:
             self._listener = listener
         return True
 
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self._attended += change
+            self._changed.notify_all()
+
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Let go of the sockets, and of copies that somebody still has."""
+        for held in list(self._held):
+            held.close()
         for one in (self._listener, self._wake, self._stop):
             one.close()
 
     def _attend(self, connection: socket.socket) -> None:
-        with connection, contextlib.ExitStack() as held, contextlib.suppress(ControlClosed, OSError, ValueError):
+        held = contextlib.ExitStack()
+        self._held.add(held)
+        try:
+            self._answer_all(connection, held)
+        finally:
+            self._held.discard(held)
+            self._count(-1)
+
+    def _answer_all(self, connection: socket.socket, held: contextlib.ExitStack) -> None:
+        with connection, held, contextlib.suppress(ControlClosed, OSError, ValueError):
             if not _is_ours(connection):
                 return
             while True:
@@ -228,6 +267,12 @@ class Keeper:
         return {"plan": replace(plan, spec=replace(plan.spec, origin=directory)).to_record()}
 
     def _shutdown(self, request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        with self._ending:  # who asks while it ends is told the same
+            if self._ended is None:
+                self._ended = self._shut_down(request)
+            return self._ended
+
+    def _shut_down(self, request: Mapping[str, Any]) -> Answer:
         try:
             reply: Answer = {"done": asdict(self._access.shutdown(float(request["timeout"])))}
         except (ClosedError, RuntimeUnavailable):  # somebody else ends it, or nobody

@@ -222,6 +222,11 @@ def find_all() -> list[Kept]:
     return found
 
 
+def has(name: str, owner: Owner) -> bool:
+    """Whether a name is a keeper's; one that ends in order gives it up, one that is killed does not."""
+    return _read(place() / f"{name}.json") == owner
+
+
 def log_of(name: str) -> Path:
     """Where the keeper of a name says what went wrong."""
     return place() / f"{name}.log"

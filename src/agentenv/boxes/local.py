@@ -61,6 +61,7 @@ class LocalAccess:
         self._created = time.time()
         self._destroyed = False
         self._lock = threading.Lock()
+        self._gone, self._ender = threading.Event(), 0
         # One at a time stands still, is copied, or ends.
         self._turn = threading.RLock()
         self._kept_open = contextlib.ExitStack()
@@ -158,17 +159,25 @@ class LocalAccess:
         return Plan(self._ground.runtime, self._ground.settings, spec, source=self.id, parent=self._parent)
 
     def destroy(self) -> None:
-        """End it and free everything."""
+        """End it and free everything; who comes second waits for the first."""
+        me = threading.get_ident()
         with self._lock:
-            if self._destroyed:
-                return
-            self._destroyed = True
+            first, self._destroyed = not self._destroyed, True
+            if first:
+                self._ender = me
+        if not first:
+            if self._ender != me:  # a handler of a signal may ask again in the middle of it
+                self._gone.wait()
+            return
         try:
             self._sandbox.destroy()
         finally:
-            # Last of all: until here its machine may use it.
-            with self._kept_open:
-                self._ground.release()
+            try:
+                # Last of all: until here its machine may use it.
+                with self._kept_open:
+                    self._ground.release()
+            finally:
+                self._gone.set()
 
     @property
     def destroyed(self) -> bool:
@@ -195,7 +204,8 @@ class LocalAccess:
 
     def disown(self) -> None:
         """Forget it, in a forked child: its exit must not reach the parent's sandbox."""
-        self._destroyed = True
+        self._destroyed, self._gone = True, threading.Event()
+        self._gone.set()
         self._kept_open.close()
 
     def _expect_alive(self) -> None:

@@ -22,6 +22,7 @@ from agentenv.errors import (
     AgentEnvError,
     Cause,
     CauseKind,
+    ClosedError,
     Owner,
     ProtocolError,
     RuntimeUnavailable,
@@ -55,6 +56,14 @@ class _Silent(TimeoutError):
 
 class _NotUp(RuntimeUnavailable):
     """A keeper lives and has no socket yet."""
+
+
+class _GivenUp(SandboxDied):
+    """A keeper has given up its name in order."""
+
+
+class Ended(ClosedError):
+    """Somebody else has ended a sandbox in the moment before it was asked to end."""
 
 
 class RemoteAccess:
@@ -123,7 +132,7 @@ class RemoteAccess:
             told = self._tell("cause", "cause", timeout=timeout_s)
             return _cause(told)
         except (OSError, RuntimeUnavailable, ProtocolError):
-            return Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, self._gone())
+            return self._lost()
 
     def snapshot(self, name: str | None, replace: bool) -> str:
         """Keep all of it in the store of snapshots."""
@@ -151,9 +160,14 @@ class RemoteAccess:
         """End it in order, and its keeper."""
         with holding(self.owner) as pidfd:
             if pidfd is None:
-                raise died(self.id, Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, self._gone()))
+                if not kept.has(self.id, self.owner):
+                    raise self._ended()
+                raise died(self.id, self._lost())
             try:
                 done = self._shut_down(timeout_s)
+            except _GivenUp as error:
+                self._follow(pidfd)
+                raise self._ended() from error
             except RuntimeUnavailable:  # it is as before
                 raise
             except (AgentEnvError, OSError):
@@ -213,15 +227,23 @@ class RemoteAccess:
         log = kept.last_words().get(self.id)
         return _GONE if log is None else f"{_GONE}; {log} tells of a fault"
 
+    def _lost(self) -> Cause:
+        return Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, self._gone())
+
+    def _ended(self) -> Ended:
+        return Ended(f"sandbox {self.id!r} was ended by somebody else")
+
     def _dial(self, timeout_s: float | None = None) -> socket.socket:
         try:
             return kept.dial(self.id, timeout_s)
         except BlockingIOError as error:
             raise self._silent(timeout_s) from error
         except (FileNotFoundError, ConnectionRefusedError) as error:
+            if not kept.has(self.id, self.owner):
+                cause = self._lost()
+                raise _GivenUp(cause.detail, env_id=self.id, cause=cause, noun="sandbox") from error
             if not self.owner.alive():
-                cause = Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, self._gone())
-                raise died(self.id, cause) from error
+                raise died(self.id, self._lost()) from error
             raise _NotUp(f"sandbox {self.id!r} is not up yet", "wait for agentenv sandbox create") from error
 
     def _silent(self, timeout_s: float | None) -> _Silent:
@@ -266,7 +288,7 @@ class RemoteAccess:
         with holding(self.owner) as pidfd:
             if pidfd is not None and not has_ended(pidfd, _ENDING_S):
                 return ProtocolError(f"sandbox {self.id!r}: its keeper, process {self.owner.pid}, hung up")
-        return died(self.id, Cause(CauseKind.SANDBOX_LOST, Owner.INFRASTRUCTURE, self._gone()))
+        return died(self.id, self._lost())
 
 
 def _answer(reply: Mapping[str, Any]) -> Mapping[str, Any]:

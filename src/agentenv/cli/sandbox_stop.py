@@ -32,9 +32,10 @@ def stop(
     from concurrent.futures import ThreadPoolExecutor
 
     from agentenv.boxes.box import Sandbox
+    from agentenv.boxes.remote import Ended
     from agentenv.cli.exits import exit_code
     from agentenv.cli.sandbox_words import open_status, print_stopped
-    from agentenv.errors import AgentEnvError
+    from agentenv.errors import AgentEnvError, ConfigError
     from agentenv.sandbox.workbench import Shutdown
 
     found = [Sandbox.connect(name) for name in dict.fromkeys(names)]
@@ -42,6 +43,12 @@ def stop(
     def end(box: Sandbox) -> Shutdown | Exception:
         try:
             return box.shutdown(timeout_s)
+        except Ended as error:  # as if that had been before this command
+            try:
+                Sandbox.connect(box.id)
+            except ConfigError as unknown:
+                return unknown
+            return error
         except (AgentEnvError, OSError) as error:
             return error
 
