@@ -14,6 +14,7 @@ import pytest
 from agentenv import Sandbox
 from agentenv.errors import ClosedError, ConfigError, SandboxDied, StepTimeout
 from agentenv.sandbox.runtimes._vm import workbench
+from agentenv.sandbox.runtimes._vm.agent import Agent, AgentRefusal
 from agentenv.sandbox.workbench import Shutdown
 from agentenv.testing import traces
 from agentenv.testing.leftovers import becomes_true
@@ -61,6 +62,26 @@ def test_one_that_does_not_answer_is_destroyed_all_the_same(own: Sandbox, monkey
     os.kill(own.describe().pid, signal.SIGSTOP)
     with pytest.raises(StepTimeout, match=r"sandbox 'own': its agent did not answer .* it was destroyed all the same"):
         own.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        ({"error": "KeyError: 'shutdown'"}, "its agent, of another version, knows nothing of that"),
+        ({"error": "OSError: I\x1b[2J will not", "errno": 1, "text": "I\x1b[2J will not"}, "I will not"),
+    ],
+)
+def test_one_whose_agent_refuses_is_destroyed_all_the_same(
+    own: Sandbox, monkeypatch: pytest.MonkeyPatch, refusal: dict[str, Any], said: str
+) -> None:
+    def refuse(agent: Agent, op: str, timeout_s: float, **given: Any) -> Any:
+        raise AgentRefusal("own", refusal)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Agent, "call", refuse)
+        with pytest.raises(SandboxDied, match=f"cannot be ended in order: {said}; it was destroyed all the same"):
+            own.shutdown()
+    assert own.state == "destroyed"
 
 
 def test_one_that_has_died_is_destroyed_and_says_why(own: Sandbox) -> None:

@@ -108,5 +108,5 @@ class Access(Protocol):
         """End it in order, as ``Workbench.shutdown`` does, and free everything; that also where it fails.
 
         Raises:
-            RuntimeUnavailable: It cannot be ended in order; it is as before.
+            RuntimeUnavailable: It cannot go on, or its keeper knows nothing of this; it is as before.
         """

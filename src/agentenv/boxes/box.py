@@ -354,8 +354,8 @@ class Sandbox(FileWork):
             timeout_s: Seconds that they have.
 
         Raises:
-            StepTimeout, SandboxDied: It did not answer, or is gone; it is destroyed all the same.
-            RuntimeUnavailable: It cannot be ended in order; it is as before.
+            StepTimeout, SandboxDied: It did not answer, refused, or is gone; it is destroyed all the same.
+            RuntimeUnavailable: It is paused and cannot go on, or its keeper knows nothing of this; it is as before.
         """
         return self._access.shutdown(read_patience(timeout_s))
 

@@ -32,7 +32,7 @@ from agentenv.errors import (
 )
 from agentenv.sandbox import contract
 from agentenv.sandbox.network import write_network
-from agentenv.sandbox.workbench import Shutdown, Stdio, Task, Workbench
+from agentenv.sandbox.workbench import NoOrderlyEnd, Shutdown, Stdio, Task, Workbench
 from agentenv.telemetry.text import one_line, printable
 
 _GONE_S = 5.0
@@ -190,7 +190,15 @@ class LocalAccess:
             try:
                 with self._talking() as bench:
                     done = bench.shutdown(timeout_s)
-            except (RuntimeUnavailable, ClosedError):  # nothing has happened, or somebody else sees to it
+            except RuntimeUnavailable as error:
+                if not isinstance(error.__cause__, NoOrderlyEnd):  # nothing has happened
+                    raise
+                # Whether it is of an older version or lies: it was to end, and nobody else has a say in that.
+                self.destroy()
+                said = str(error.__cause__).partition("\n  remedy: ")[0].removeprefix(f"{self.id}: ")
+                cause = Cause(CauseKind.PROTOCOL, Owner.ENVIRONMENT, f"{said}; it was destroyed all the same")
+                raise died(self.id, cause) from error
+            except ClosedError:  # somebody else sees to it
                 raise
             except StepTimeout as error:
                 self.destroy()

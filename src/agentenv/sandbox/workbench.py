@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from agentenv.errors import RuntimeUnavailable
+
 _REFUSALS = frozenset(
     (
         *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),
@@ -110,6 +112,10 @@ class Shutdown:
     killed: int
 
 
+class NoOrderlyEnd(RuntimeUnavailable):
+    """A sandbox says that it cannot be ended in order: one of an older version, or one that lies."""
+
+
 class Workbench(Protocol):
     """A part of a sandbox. May be used by several threads.
 
@@ -172,7 +178,8 @@ class Workbench(Protocol):
             timeout_s: Seconds that programs have.
 
         Raises:
-            RuntimeUnavailable: It cannot be ended in order, and is as before; says why.
+            NoOrderlyEnd: So it says, and it is as before.
+            RuntimeUnavailable: It stands still and cannot go on, and is as before; says why.
             StepTimeout: It did not answer. What has ended by then is not known, and that goes for all that follow.
             SandboxDied: It is gone.
         """

@@ -37,7 +37,7 @@ from agentenv.sandbox.runtimes._vm.machine import Machine
 from agentenv.sandbox.runtimes._vm.origin import write_origin
 from agentenv.sandbox.runtimes._vm.relay import RelayProcess
 from agentenv.sandbox.runtimes._vm.templates import SCRATCH
-from agentenv.sandbox.workbench import Kept, Shutdown, Stdio, Task
+from agentenv.sandbox.workbench import Kept, NoOrderlyEnd, Shutdown, Stdio, Task
 
 _CALL_S = 30.0
 _SETTLE_S = 120.0
@@ -217,7 +217,7 @@ class VmWorkbench:
                 told = self._agent.call("shutdown", _CALL_S, seconds=timeout_s)
             except AgentRefusal as error:
                 said = "its agent, of another version, knows nothing of that" if error.code is None else error.text
-                raise RuntimeUnavailable(
+                raise NoOrderlyEnd(
                     f"{self._spec.id}: it cannot be ended in order: {said}", "destroy it, which ends it at once"
                 ) from error
             self._ending = True
