@@ -248,6 +248,18 @@ def test_entries_that_are_none(key: str, value: object) -> None:
         read_entry(json.dumps({**FILE, key: value}).encode(), None, "a")
 
 
+@pytest.mark.parametrize("name", ["..", "../up", "d/..", "d/../../up", "/etc", "", ".", "d//a", "d/", "a\0b", "./a"])
+def test_a_name_that_leads_elsewhere_is_none(name: str) -> None:
+    """Whoever copies what was listed joins it to a place of this host."""
+    with pytest.raises(ProtocolError, match="expected what a file is"):
+        read_entry(json.dumps({**FILE, "path": name}).encode(), None, "a")
+
+
+@pytest.mark.parametrize("name", ["...", "..a", "a..", " ", "d/a\nb", "\udcff"])
+def test_odd_names_are_names(name: str) -> None:
+    assert read_entry(json.dumps({**FILE, "path": name}).encode(), None, "a").path == name
+
+
 @pytest.mark.parametrize(
     ("key", "number"),
     [("size", -1), ("size", 1 << 63), ("mode", -1), ("mode", 1 << 12), ("uid", -1), ("gid", 1 << 32)]

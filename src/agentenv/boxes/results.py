@@ -158,11 +158,18 @@ def read_entry(line: bytes, path: str | None, sandbox: str) -> Entry:
     numbers = [told.get(key) for key in _NUMBERS]
     target, kind = told.get("target"), told.get("kind")
     fits = isinstance(name, str) and isinstance(kind, str) and (target is None or isinstance(target, str))
+    # What is joined to it, here or there, must stay below: a kernel has no other names.
+    fits = fits and (path is not None or _is_below(str(name)))
     if not fits or not all(map(_is_number, numbers, _NUMBERS.values())):
         raise ProtocolError(f"sandbox {sandbox!r}: expected what a file is, got {line[:200]!r}")
     size, mode, uid, gid, mtime_ns = (int(number) for number in numbers if number is not None)
     last = str(name).rstrip("/").rpartition("/")[2] or "/"
     return Entry(last, str(name), str(kind), size, mode, uid, gid, mtime_ns / 1e9, target)
+
+
+def _is_below(name: str) -> bool:
+    """Whether it is a path from a directory to something in it."""
+    return "\0" not in name and not {"", ".", ".."} & set(name.split("/"))
 
 
 def _is_number(told: object, bounds: tuple[int, bool]) -> bool:
