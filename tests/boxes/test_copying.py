@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,9 +14,12 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentenv.boxes.files import FileWork
 from agentenv.guest.agent.filework import perform
+from agentenv.wire.holes import end_sparsely, write_sparsely
 
 
 class Here(FileWork):
@@ -115,6 +121,101 @@ def test_a_name_as_long_as_names_can_be(tmp_path: Path) -> None:
     for name in ("n" * 255, "\u00e4" * 127):
         Here().copy_out(str(tmp_path / "source"), tmp_path / name)
         assert (tmp_path / name).read_bytes() == b"x"
+
+
+def test_a_path_that_ends_in_its_directory_is_copied_into_the_target_and_not_above(tmp_path: Path) -> None:
+    (tmp_path / "d/e").mkdir(parents=True)
+    (tmp_path / "d/a").write_bytes(b"x")
+    for path in ("d/e/..", "d/e/../", "d/.", "d/e/../."):
+        target = tmp_path / "out" / path.replace("/", "_")
+        target.mkdir(parents=True)
+        Here().copy_out(f"{tmp_path}/{path}", target)
+        assert sorted(os.listdir(target)) == ["a", "e"]
+    assert sorted(os.listdir(tmp_path)) == ["d", "out"]
+    assert len(os.listdir(tmp_path / "out")) == 4
+
+
+def test_a_target_that_cannot_be_is_named_as_it_was_given(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    with pytest.raises(FileNotFoundError) as caught:
+        Here().copy_out(str(tmp_path / "a"), tmp_path / "none/b")
+    assert caught.value.filename == str(tmp_path / "none/b")
+
+
+# What is in between is no whole number of pages, nor of what is read at once.
+SPARSE = b"begin" + bytes(5 << 20) + b"middle" + bytes((3 << 20) + 77) + b"x" * 5000 + bytes(4 << 20)
+
+
+@pytest.mark.parametrize("end", [b"", b"end"])
+def test_zeros_take_no_room(tmp_path: Path, end: bytes) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/a").write_bytes(SPARSE + end)
+    here = Here()
+    here.copy_out(str(tmp_path / "d/a"), tmp_path / "out")
+    here.copy_out(str(tmp_path / "d"), tmp_path / "tree")
+    here.copy_in(tmp_path / "d/a", str(tmp_path / "in"))
+    here.copy_in(tmp_path / "d", str(tmp_path / "tree_in"))
+    for copy in ("out", "tree/a", "in", "tree_in/a"):
+        assert (tmp_path / copy).read_bytes() == SPARSE + end
+        assert (tmp_path / copy).stat().st_blocks * 512 < 100_000, copy
+
+
+def test_what_is_appended_or_shorter_than_before_is_what_was_written(tmp_path: Path) -> None:
+    here, path = Here(), tmp_path / "a"
+    here.write(path, b"x" * 50_000)
+    here.write(path, bytes(8192))
+    assert path.read_bytes() == bytes(8192)
+    here.write(path, bytes(8192) + b"y", append=True)
+    assert path.read_bytes() == bytes(16384) + b"y"
+
+
+@given(st.lists(st.integers(0, 20_000).map(bytes) | st.binary(max_size=9000), max_size=8))
+def test_pieces_of_any_kind_are_the_file(pieces: list[bytes]) -> None:
+    with tempfile.TemporaryFile(buffering=0) as file:
+        for piece in pieces:
+            write_sparsely(file.fileno(), piece)
+        end_sparsely(file.fileno())
+        file.seek(0)
+        assert file.read() == b"".join(pieces)
+
+
+_FULL = """
+mount -t tmpfs -o size=1m none "$1" && exec "$0" -c "$2" "$1"
+"""
+_COPY = """
+import io, sys, tarfile
+from pathlib import Path
+from agentenv.boxes.landing import landing
+from agentenv.boxes.trees import lay_out
+here, much, stream = Path(sys.argv[1]), b"x" * (4 << 20), io.BytesIO()
+with tarfile.open(fileobj=stream, mode="w") as archive:
+    member = tarfile.TarInfo("d/a")
+    member.size = len(much)
+    archive.addfile(member, io.BytesIO(much))
+stream.seek(0)
+
+def one():
+    with landing(here / "one") as land:
+        land(much)
+
+for copy in (one, lambda: lay_out(stream, here / "tree", most_bytes=1 << 30, sandbox="web")):
+    try:
+        copy()
+    except OSError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_a_full_disk_of_this_host_is_not_taken_for_the_sandboxes(tmp_path: Path) -> None:
+    space = ["unshare", "--user", "--map-root-user", "--mount"]
+    argv = [*space, "sh", "-c", _FULL, sys.executable, str(tmp_path), _COPY]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if "unshare failed" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("needs user namespaces in which a file system can be mounted")
+    assert done.stderr == ""
+    for directory in (tmp_path, tmp_path / "tree/d"):
+        assert f"ResourceLimit [Errno 28] no room on the disk for the copy in {directory} (" in done.stdout
+    assert done.stdout.count("remedy: free some of it, or copy to another disk") == 2
 
 
 def test_hard_links_come_out_as_links(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import errno
 import os
 import shutil
 import stat as modes
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +30,7 @@ from agentenv.boxes.arguments import (
     read_path,
     read_user,
 )
+from agentenv.boxes.landing import landing, temporary_beside
 from agentenv.boxes.process import Process
 from agentenv.boxes.results import Copied, Entry, read_entry
 from agentenv.boxes.trees import lay_out, pack
@@ -43,8 +43,6 @@ Names = list[str]
 _BLOCK = 1 << 20
 _LISTING_MB = 64
 _WHY_S = 10.0
-# Of a name, in a temporary one: a name of 255 bytes has no room for more.
-_STEM = 40
 # What may follow the end of an archive.
 _REST = 1 << 16
 
@@ -259,7 +257,8 @@ class FileWork:
         host, most_bytes = Path(there), read_max_mb(max_mb) << 20
         entry = self.stat(path, user=user)
         if host.is_dir() or there.endswith("/"):
-            host = host / (os.path.basename(path.rstrip("/")) or self._access.id)
+            name = os.path.basename(path.rstrip("/"))
+            host = host / ("." if name == ".." else name or self._access.id)  # as cp has it
         if entry.kind == "directory":
             with self._reading({"op": "pack", "path": path.rstrip("/") + "/."}, user) as stream:
                 left_out = lay_out(stream, host, most_bytes=most_bytes, sandbox=self._access.id, copied=copied)
@@ -272,17 +271,17 @@ class FileWork:
         if entry.size > most_bytes:  # what it says may be a lie, but is reason enough
             raise _too_large(self._access.id, path, max_mb)
         # Of this call alone: others may copy to the same place now, or have died at it.
-        fd, temporary = tempfile.mkstemp(prefix=f".{host.name[:_STEM]}.", suffix=".part", dir=host.parent)
+        temporary, fd = temporary_beside(host)
         try:
-            with open(fd, "wb") as file, self._reading({"op": "read", "path": path}, user) as stream:
+            with landing(host, fd) as land, self._reading({"op": "read", "path": path}, user) as stream:
                 left = most_bytes
                 while block := stream.read(min(_BLOCK, left + 1)):
                     left -= len(block)
                     if left < 0:
                         raise _too_large(self._access.id, path, max_mb)
-                    file.write(block)
+                    land(block)
                 if copied is not None:
-                    copied.count(file.tell())
+                    copied.count(most_bytes - left)
             os.chmod(temporary, entry.mode & 0o777)
             os.replace(temporary, host)
         except BaseException:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import tarfile
 from pathlib import Path
 from typing import IO
 
 from agentenv.archives import Archive, DamagedArchive, Member
+from agentenv.boxes.landing import landing
 from agentenv.boxes.results import Copied
 from agentenv.errors import AgentEnvError, ProtocolError
 
@@ -202,12 +202,12 @@ class _Layout:
     def _file(self, archive: Archive, member: Member, name: str) -> None:
         self._want(member.size)
         path = self._clear(name)
-        with open(path, "xb") as file:
+        with landing(path) as land:
             for piece in archive.content():
                 self._charge(len(piece))
-                file.write(piece)
+                land(piece)
             self._charge(-member.size % _PAGE)
-            os.fchmod(file.fileno(), member.mode & 0o777)
+        os.chmod(path, member.mode & 0o777)
         os.utime(path, (member.mtime, member.mtime))
         self._copied.count(member.size)
         self._files.add(_digest(name))
@@ -232,11 +232,12 @@ class _Layout:
 
     def _copy(self, source: Path, path: Path) -> None:
         """Where a file has no more links, or none at all."""
-        with open(source, "rb") as old, open(path, "xb") as new:
+        with open(source, "rb") as old, landing(path) as land:
             found = os.fstat(old.fileno())
             self._charge(found.st_size + -found.st_size % _PAGE)
-            shutil.copyfileobj(old, new, _BLOCK)
-            os.fchmod(new.fileno(), found.st_mode & 0o777)
+            while block := old.read(_BLOCK):
+                land(block)
+        os.chmod(path, found.st_mode & 0o777)
         os.utime(path, ns=(found.st_mtime_ns, found.st_mtime_ns))
 
     def _link(self, name: str, leads: str) -> None:

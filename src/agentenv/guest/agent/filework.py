@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentenv.guest.agent.packing import pack
+from agentenv.wire.holes import end_sparsely, write_sparsely
 
 _BLOCK = 1 << 18
 _KINDS = {
@@ -80,8 +81,13 @@ def _write(work: Mapping[str, Any], stdin: int, _stdout: int) -> None:
     how = os.O_APPEND if work.get("append") else os.O_TRUNC
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | how, 0o666)
     try:
-        while block := os.read(stdin, _BLOCK):
-            _put(fd, block)
+        if work.get("append") or not stat.S_ISREG(os.fstat(fd).st_mode):
+            while block := os.read(stdin, _BLOCK):
+                _put(fd, block)
+        else:
+            while block := os.read(stdin, _BLOCK):
+                write_sparsely(fd, block)
+            end_sparsely(fd)
         if work.get("mode") is not None:
             os.fchmod(fd, work["mode"])
         if work.get("mtime_ns") is not None:
@@ -141,10 +147,30 @@ def _move(work: Mapping[str, Any], _stdin: int, _stdout: int) -> None:
 def _unpack(work: Mapping[str, Any], stdin: int, _stdout: int) -> None:
     os.makedirs(work["path"], exist_ok=True)
     with os.fdopen(os.dup(stdin), "rb") as stream:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+        with _Archive.open(fileobj=stream, mode="r|") as archive:
             archive.extractall(work["path"], filter="tar", numeric_owner=True)
         while stream.read(_BLOCK):  # what follows the archive's end
             pass
+
+
+class _Archive(tarfile.TarFile):
+    """One that writes the zeros of files as holes."""
+
+    def makefile(self, tarinfo: tarfile.TarInfo, targetpath: Any) -> None:
+        """Make a file; the part of ``extract`` that classes like this are made to change."""
+        source = self.extractfile(tarinfo)
+        if source is None or tarinfo.issparse():
+            super().makefile(tarinfo, targetpath)
+            return
+        with source, open(targetpath, "wb", buffering=0) as target:
+            left = tarinfo.size
+            while left:
+                block = source.read(min(_BLOCK, left))
+                if not block:
+                    raise tarfile.ReadError("unexpected end of data")
+                write_sparsely(target.fileno(), block)
+                left -= len(block)
+            end_sparsely(target.fileno())
 
 
 def describe(path: str, *, follow: bool) -> dict[str, Any]:
