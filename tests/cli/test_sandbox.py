@@ -163,6 +163,24 @@ def test_closed_descriptors_are_nothing_to_read_and_nobody_to_write_to(shell: Sh
         assert done.stderr == (b"" if "2>&-" in closed else b"err\n")
 
 
+@pytest.mark.parametrize(
+    ("around", "said"),
+    [
+        ('"$@" > /dev/full', b"agentenv: stdout cannot be written: No space left on device\n"),
+        ('"$@" 2> /dev/full', b""),
+        ('"$@" < /proc/self/mem', b"err\nagentenv: stdin cannot be read: Input/output error\n"),
+    ],
+)
+def test_what_is_lost_on_its_way_is_no_success(shell: Shell, web: str, around: str, said: bytes) -> None:
+    words = shell.argv("exec", web, "--", "sh", "-c", "cat; echo out; echo err >&2; exit 0")
+    done = subprocess.run(
+        ["sh", "-c", around, "sh", *words], capture_output=True, env=shell.variables, timeout=100,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.endswith(said)
+
+
 def test_a_reader_that_leaves_ends_the_writer(shell: Shell, web: str) -> None:
     with shell.start("exec", web, "--", "yes") as process:
         assert process.stdout is not None

@@ -7,10 +7,12 @@ non-blocking for all of them. A thread for each direction copies, so that none w
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import select
 import signal
+import stat
 import threading
 import time
 from types import FrameType
@@ -35,7 +37,12 @@ _PATIENCE = 2
 
 
 class Passing:
-    """One program."""
+    """One program.
+
+    Attributes:
+        failed: Why one of our descriptors did not give or take all of it, by its number; that a reader has left or a
+            terminal is gone is no failure.
+    """
 
     def __init__(self, process: Process, timeout_s: float | None, name: str) -> None:
         """Pass nothing yet.
@@ -50,6 +57,7 @@ class Passing:
         self._process = process
         self._timeout_s = timeout_s
         self._signals = 0
+        self.failed: dict[int, OSError] = {}
         self._over, self._end = os.pipe()
 
     def run(self) -> int:
@@ -120,11 +128,23 @@ class Passing:
         stream = self._process.stdin
         if stream is None:
             return
-        with contextlib.suppress(OSError, ValueError):  # it reads no more, or we have none
-            while data := os.read(0, _CHUNK):
+        with contextlib.suppress(OSError, ValueError):  # it reads no more
+            while data := self._take_in():
                 _write(stream.fileno(), data)
         with contextlib.suppress(OSError):
             stream.close()
+
+    def _take_in(self) -> bytes:
+        try:
+            return os.read(0, _CHUNK)
+        except OSError as error:
+            self._note(0, error)
+            return b""
+
+    def _note(self, number: int, error: OSError) -> None:
+        over = error.errno == errno.EPIPE or (error.errno == errno.EIO and stat.S_ISCHR(os.fstat(number).st_mode))
+        if not over:
+            self.failed[number] = error
 
     def _pass_out(self, stream: IO[bytes], number: int) -> None:
         source = stream.fileno()
@@ -149,7 +169,11 @@ class Passing:
                     if not data:
                         return
                     left -= len(data) if ended else 0
-                    _write(number, data)
+                    try:
+                        _write(number, data)
+                    except OSError as error:
+                        self._note(number, error)
+                        raise
             return
         # Whoever read us has gone: so the program is told, by a pipe that nobody reads.
         with contextlib.suppress(OSError):

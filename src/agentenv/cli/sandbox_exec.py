@@ -40,6 +40,7 @@ def exec_(
     """
     from agentenv.boxes.arguments import read_wait
     from agentenv.boxes.box import Sandbox
+    from agentenv.cli.exits import FAILED, tell_unprinted
     from agentenv.cli.passing import Passing, have_standard_descriptors
     from agentenv.cli.sandbox_options import in_options
     from agentenv.cli.sandbox_words import read_pairs
@@ -71,4 +72,10 @@ def exec_(
                 code = passing.run()
         else:
             code = passing.run()
+    if passing.failed:  # whatever the program says: somebody would take a part of it for all
+        code = FAILED
+        if unread := passing.failed.get(0):
+            typer.echo(f"agentenv: stdin cannot be read: {unread.strerror}", err=True)
+        if unwritten := passing.failed.get(1):
+            tell_unprinted(unwritten)
     raise typer.Exit(code)
