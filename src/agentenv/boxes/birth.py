@@ -12,6 +12,7 @@ from agentenv.boxes.keeping import find, opened, plan_of
 from agentenv.boxes.local import LocalAccess, hold
 from agentenv.boxes.plans import Plan
 from agentenv.boxes.reach import expect_networks
+from agentenv.fleet.descriptors import told
 from agentenv.images.progress import LINES, Report
 
 if TYPE_CHECKING:
@@ -26,9 +27,14 @@ def create(plans: Sequence[Plan], report: Report = LINES) -> list[LocalAccess]:
         report: Told of what takes long.
 
     Raises:
-        RuntimeUnavailable: This machine cannot.
+        RuntimeUnavailable, ResourceLimit: This machine cannot.
         SandboxDied, StepTimeout: One did not come up.
     """
+    with told():
+        return _create(plans, report)
+
+
+def _create(plans: Sequence[Plan], report: Report) -> list[LocalAccess]:
     first = plans[0]
     network = any(plan.spec.network is not None for plan in plans)
     if network:

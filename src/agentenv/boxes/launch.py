@@ -25,6 +25,7 @@ from agentenv.boxes.holding import has_ended, holding
 from agentenv.boxes.plans import Plan
 from agentenv.boxes.remote import RemoteAccess
 from agentenv.errors import ResourceLimit, RuntimeUnavailable, counted
+from agentenv.fleet.descriptors import in_words
 from agentenv.fleet.owner import Owner
 from agentenv.images.progress import LINES, Report
 from agentenv.sandbox.sweep import sweep
@@ -70,6 +71,8 @@ class _Starting:
             )
         except (OSError, subprocess.CalledProcessError) as error:
             self.close()
+            if (limit := in_words(error)) is not None:
+                raise limit from error
             raise RuntimeUnavailable(f"cannot start {sys.executable}: {error}") from error
         except BaseException:
             self.close()

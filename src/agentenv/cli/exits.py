@@ -96,6 +96,7 @@ def guarded(command: Command) -> Command:
                 # Whoever read our output has seen enough, as in `agentenv runs | head`.
                 silence_stdout()
                 return
+            error = _in_words(error)
             _report(error, as_json=bool(arguments.get("json_")), debug=debug)
             raise typer.Exit(exit_code(error)) from error
         except typer.Exit:
@@ -107,6 +108,12 @@ def guarded(command: Command) -> Command:
             raise typer.Exit(FAILED) from error
 
     return call  # type: ignore[return-value]  # same signature, through functools.wraps
+
+
+def _in_words(error: AgentEnvError | OSError) -> AgentEnvError | OSError:
+    from agentenv.fleet.descriptors import in_words
+
+    return in_words(error) or error
 
 
 def have_streams() -> None:
