@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import tempfile
@@ -13,6 +14,7 @@ import pytest
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm import accelerator
 from agentenv.sandbox.runtimes._vm.accelerator import cache_directory, choose, probe_kvm
+from agentenv.sandbox.runtimes._vm.diagnosis import Kvm
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="expected an x86-64 host")
 
@@ -99,6 +101,20 @@ def test_this_hosts_kvm_is_what_choose_says() -> None:
     if not found.works:
         with pytest.raises(RuntimeUnavailable, match="kvm"):
             choose("kvm")
+
+
+def test_that_machines_are_emulated_is_said_once_for_each_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AGENTENV_CACHE", str(tmp_path))
+    caplog.set_level(logging.INFO, "agentenv.sandbox")
+    for reason in ("no device", "no device", "it may not be opened", "it may not be opened"):
+        monkeypatch.setattr(accelerator, "probe_kvm", lambda reason=reason: Kvm(works=False, detail=reason, remedy=""))
+        assert choose() == "tcg"
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "no device",
+        "it may not be opened",
+    ]
 
 
 def test_the_cache_is_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.diagnosis import DENIED, MISSING, Facts, Kvm, diagnose
-from agentenv.sandbox.runtimes._vm.trials import Trial, boot_id
+from agentenv.sandbox.runtimes._vm.trials import WORKS, Trial, boot_id
 
 logger = logging.getLogger("agentenv.sandbox")
 
@@ -55,8 +55,16 @@ def choose(wanted: str = "auto") -> str:
         return "kvm"
     if wanted == "kvm":
         raise RuntimeUnavailable(found.detail, found.remedy)
-    logger.info("machines are emulated, which is slow: %s", found.detail)
+    _tell_once(found.detail)
     return "tcg"
+
+
+def _tell_once(detail: str) -> None:
+    """Say that machines are emulated, once per boot for each reason: ``agentenv runtimes`` says it always."""
+    told = Trial(cache_directory() / "emulated.json", [boot_id(), detail])
+    if told.recall() is None:
+        logger.info("machines are emulated, which is slow: %s", detail)
+        told.keep(WORKS)
 
 
 def probe_kvm(device: str = DEVICE, *, cache: Path | None = None, deadline_s: float = _DEADLINE_S) -> Kvm:
