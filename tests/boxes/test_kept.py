@@ -107,6 +107,25 @@ def test_records_that_are_none_are_removed(place: Path, text: str) -> None:
     assert not (place / "bad.json").exists()
 
 
+def test_what_are_no_records_at_all_is_in_nobodys_way(place: Path) -> None:
+    kept.place()
+    os.mkfifo(place / "pipe.json")
+    (place / "link.json").symlink_to("/etc/passwd")
+    (place / "deep.json").write_text("[" * 50_000)
+    for name in ("directory.json", "directory.log", "own.log", "own.sock"):
+        (place / name).mkdir()
+    os.mkfifo(place / "words.log")
+    (place / "gone.log").symlink_to("nowhere")
+    assert kept.find_all() == []
+    assert kept.last_words() == {}
+    kept.claim("own")
+    assert [one.name for one in kept.find_all()] == ["own"]
+    kept.give_up("own", Owner.current())
+    kept.sweep()
+    assert sorted(path.name for path in place.iterdir() if not path.is_dir()) == ["lock"]
+    assert Path("/etc/passwd").exists()
+
+
 def test_unknown_names_come_with_the_nearest(keeper: subprocess.Popen[str]) -> None:
     with pytest.raises(ConfigError, match='did you mean "other"'):
         kept.find("othre")

@@ -211,7 +211,7 @@ def find_all() -> list[Kept]:
     path = place()
     found, lost = [], []
     with _changing(path):
-        for name in sorted(one.stem for one in path.glob("*.json")):
+        for name in sorted(one.stem for one in path.glob("*.json") if not one.is_dir()):
             owner = _owner(path, name)
             if owner is None:
                 _remove(path, name, False)
@@ -236,8 +236,13 @@ def last_words() -> dict[str, Path]:
     """By the name of the sandbox, the logs of keepers that have ended on a fault."""
     path = place()
     with _changing(path):
-        found = [one for one in sorted(path.glob("*.log")) if _owner(path, one.stem) is None and one.stat().st_size]
+        found = [one for one in sorted(path.glob("*.log")) if _owner(path, one.stem) is None and _holds_words(one)]
     return {one.stem: one for one in found}
+
+
+def _holds_words(log: Path) -> bool:
+    found = log.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0
 
 
 def forget(name: str) -> None:
@@ -291,19 +296,24 @@ def _owner(path: Path, name: str) -> Owner | None:
 
 def _read(record: Path) -> Owner | None:
     try:
-        with open(record, "rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError):
+        # Without waiting: what was put in the place of a record may be a pipe.
+        fd = os.open(record, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = json.loads(os.read(fd, _MOST_BYTES))
+        finally:
+            os.close(fd)
+    except (OSError, ValueError, RecursionError):
         return None
     return Owner.from_record(found.get("owner")) if isinstance(found, dict) else None
 
 
 def _remove(path: Path, name: str, words: bool) -> None:
     for ending in ("json", "sock"):
-        (path / f"{name}.{ending}").unlink(missing_ok=True)
+        with contextlib.suppress(IsADirectoryError):  # of somebody else, and nobody's sandbox
+            (path / f"{name}.{ending}").unlink(missing_ok=True)
     log = path / f"{name}.log"
-    with contextlib.suppress(FileNotFoundError):
-        if words or not log.stat().st_size:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+        if words or not log.lstat().st_size:
             log.unlink()
 
 
