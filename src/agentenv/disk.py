@@ -7,12 +7,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentenv.errors import ResourceLimit
+from agentenv.errors import ResourceLimit, RuntimeUnavailable
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 UNWRITABLE = (*FULL, errno.EROFS)
@@ -43,7 +44,22 @@ def data_directory() -> Path:
     if chosen := os.environ.get("AGENTENV_DATA"):
         return Path(chosen).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local/share").absolute() / "agentenv"
+    return (Path(data) if data else home_directory() / ".local/share").absolute() / "agentenv"
+
+
+def home_directory() -> Path:
+    """This user's, of the variable HOME, or else of the system's list of users.
+
+    Raises:
+        RuntimeUnavailable: There is none, as in a container that runs as a number which is no user there.
+    """
+    if home := os.environ.get("HOME"):
+        return Path(home)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        what = f"expected a home directory, but HOME is not set and user {os.getuid()} is in no list of users"
+        raise RuntimeUnavailable(what, "set HOME, or both AGENTENV_DATA and AGENTENV_CACHE") from None
 
 
 def sync(path: Path) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from agentenv import locks
-from agentenv.disk import room_for, sync
+from agentenv.disk import home_directory, room_for, sync
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
 from agentenv.images.files import MAKE_ROOM, digest_file, remove_tree, sync_tree
 from agentenv.images.progress import LINES, Report
@@ -86,7 +86,7 @@ class Store:
         if chosen := os.environ.get("AGENTENV_CACHE"):
             return cls(Path(chosen).expanduser())
         caches = os.environ.get("XDG_CACHE_HOME")
-        return cls((Path(caches) if caches else Path.home() / ".cache") / "agentenv")
+        return cls((Path(caches) if caches else home_directory() / ".cache") / "agentenv")
 
     @property
     def blobs(self) -> Path:

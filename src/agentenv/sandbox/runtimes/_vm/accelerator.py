@@ -19,6 +19,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from agentenv.disk import home_directory
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.diagnosis import DENIED, MISSING, Facts, Kvm, diagnose
 from agentenv.sandbox.runtimes._vm.trials import WORKS, Trial, boot_id
@@ -34,7 +35,7 @@ def cache_directory() -> Path:
     """Where agentenv keeps what can be made again: $AGENTENV_CACHE, or "agentenv" in the user's cache directory."""
     if ours := os.environ.get("AGENTENV_CACHE"):
         return Path(ours).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "agentenv"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home_directory() / ".cache").absolute() / "agentenv"
 
 
 def choose(wanted: str = "auto") -> str:
