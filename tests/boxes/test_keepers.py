@@ -25,7 +25,7 @@ from agentenv.boxes.failures import to_record
 from agentenv.boxes.kept import Kept
 from agentenv.boxes.launch import launch
 from agentenv.boxes.plans import Plan
-from agentenv.boxes.remote import RemoteAccess
+from agentenv.boxes.remote import Ended, RemoteAccess
 from agentenv.errors import ConfigError, ProtocolError, ResourceLimit, RuntimeUnavailable, SandboxDied
 from agentenv.fleet.owner import Owner
 from agentenv.guest.control import receive_message, send_message
@@ -431,7 +431,7 @@ def test_whoever_has_a_keepers_number_by_now_is_left_alone(
     starting.close()
     access = RemoteAccess(Kept("web", was))
     monkeypatch.setattr(remote, "_ENDING_S", 600.0)  # nobody waits for the stranger either
-    with pytest.raises(SandboxDied, match="its keeper is gone"):
+    with pytest.raises(Ended, match="was ended by somebody else"):
         access.shutdown(1.0)
     access.destroy()
 

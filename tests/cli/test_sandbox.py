@@ -326,6 +326,15 @@ def test_snapshots_forks_and_their_ends(shell: Shell, web: str) -> None:
     assert shell.states() == {"web": "running"}
 
 
+def test_a_snapshot_is_in_the_store_of_whoever_asks_for_it(shell: Shell, web: str, tmp_path: Path) -> None:
+    variables = {**shell.variables, "AGENTENV_DATA": str(tmp_path / "other")}
+    done = subprocess.run(shell.argv("snapshot", web, "here"), env=variables, capture_output=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    argv = [sys.executable, "-m", "agentenv.cli", "snapshot", "ls"]
+    assert b"here" in subprocess.run(argv, env=variables, capture_output=True, timeout=60).stdout
+    assert b"here" not in subprocess.run(argv, env=shell.variables, capture_output=True, timeout=60).stdout
+
+
 def test_sigterm_to_a_keeper_ends_all_of_it(shell: Shell, web: str) -> None:
     shell("fork", web, "--name", "ended")
     keeper = shell.keeper("ended-1")

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from agentenv.boxes.copies import copying_ground
@@ -76,7 +77,7 @@ class Keeper:
             "cause": self._cause,
             "pause": self._pause,
             "resume": self._resume,
-            "snapshot": lambda request, _fds: {"snapshot": access.snapshot(request["name"], request["replace"])},
+            "snapshot": self._snapshot,
             "shutdown": self._shutdown,
             "destroy": self._destroy,
         }
@@ -249,6 +250,11 @@ class Keeper:
     def _resume(self, _request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
         self._access.resume()
         return {}
+
+    def _snapshot(self, request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
+        store = request.get("store")
+        found = self._access.snapshot(request["name"], request["replace"], None if store is None else Path(store))
+        return {"snapshot": found}
 
     def _usage(self, _request: Mapping[str, Any], _fds: Sequence[int]) -> Answer:
         found = self._access.usage()

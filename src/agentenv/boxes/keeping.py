@@ -15,7 +15,12 @@ from agentenv.snapshots.store import SnapshotStore
 _PLAN = "plan"
 
 
-def keep(bench: Workbench, plan: Plan, *, name: str | None, replace: bool) -> str:
+def place() -> Path:
+    """Where whoever runs this process keeps snapshots."""
+    return SnapshotStore.default().root
+
+
+def keep(bench: Workbench, plan: Plan, *, name: str | None, replace: bool, store: Path | None = None) -> str:
     """Make a sandbox a snapshot and store it; returns the snapshot's id.
 
     What can be seen to be wrong is said before the machine stands still.
@@ -25,19 +30,20 @@ def keep(bench: Workbench, plan: Plan, *, name: str | None, replace: bool) -> st
         plan: What it is made of.
         name: What to call the snapshot; None for no name.
         replace: Whether an older one of this name loses it.
+        store: Where; None for this process's own store.
 
     Raises:
         ResourceLimit, OSError: There is no room.
         ConfigError: The name cannot be one.
         SnapshotError: The name is taken.
     """
-    store = SnapshotStore.default()
-    store.expect_name(name, replace=replace)
-    with taking_ground(store.root.parent) as directory:
+    shelf = SnapshotStore.default() if store is None else SnapshotStore(store)
+    shelf.expect_name(name, replace=replace)
+    with taking_ground(shelf.root.parent) as directory:
         bench.snapshot(directory)
         about = {"sandbox": plan.spec.id, _PLAN: plan.to_record()}
-        parent = _still_there(store, plan.parent)
-        return store.add(directory, name=name, parent=parent, about=about, replace=replace).id
+        parent = _still_there(shelf, plan.parent)
+        return shelf.add(directory, name=name, parent=parent, about=about, replace=replace).id
 
 
 def find(snapshot: str) -> Snapshot:

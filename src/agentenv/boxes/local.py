@@ -134,10 +134,10 @@ class LocalAccess:
             self._sandbox.await_end(timeout_s)
         return None if self._sandbox.alive() else self._sandbox.cause()
 
-    def snapshot(self, name: str | None, replace: bool) -> str:
-        """Keep all of it in the store of snapshots."""
+    def snapshot(self, name: str | None, replace: bool, store: Path | None = None) -> str:
+        """Keep all of it in a store of snapshots; None is this process's own."""
         with self._turn, self._talking() as bench:
-            self._parent = keep(bench, self.plan, name=name, replace=replace)
+            self._parent = keep(bench, self.plan, name=name, replace=replace, store=store)
             return self._parent
 
     def fork(self, names: Sequence[str]) -> list[Access]:

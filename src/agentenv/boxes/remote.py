@@ -16,6 +16,7 @@ from agentenv.boxes import kept
 from agentenv.boxes.access import DIED, UNKNOWN, Access, Description
 from agentenv.boxes.failures import from_record
 from agentenv.boxes.holding import has_ended, holding
+from agentenv.boxes.keeping import place
 from agentenv.boxes.kept import Kept
 from agentenv.boxes.status import died
 from agentenv.errors import (
@@ -136,7 +137,8 @@ class RemoteAccess:
 
     def snapshot(self, name: str | None, replace: bool) -> str:
         """Keep all of it in the store of snapshots."""
-        return str(self._tell("snapshot", "snapshot", name=name, replace=replace))
+        # In the store of whoever asks, which need not be that of whoever made the sandbox.
+        return str(self._tell("snapshot", "snapshot", name=name, replace=replace, store=str(place())))
 
     def fork(self, names: Sequence[str]) -> list[Access]:
         """Copies of it, each with a keeper of its own."""
