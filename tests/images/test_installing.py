@@ -241,6 +241,36 @@ def test_a_project_lands_in_the_image_wherever_its_links_lead(
     assert [path.relative_to(outside) for path in sorted(outside.rglob("*"))] == [Path("packages")]
 
 
+def test_what_a_program_of_the_image_puts_in_place_of_a_directory_leads_nowhere(
+    hostile: Path, store: Store, tmp_path: Path, outside: Path
+) -> None:
+    (outside / "resolv.conf").write_text("the host's")
+    (hostile / "etc").mkdir()
+    (hostile / "etc/resolv.conf").write_text("the image's")
+    packages = site_packages(hostile)
+    packages.mkdir(parents=True, exist_ok=True)
+    (packages / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.path.isdir('/tmp/.host') and not os.path.islink('/etc'):\n"
+        f"    os.rename('/etc', '/moved'); os.symlink({str(outside)!r}, '/etc')\n"
+    )
+    build_image("mine", Recipe(str(hostile), (str(make_wheel(tmp_path)),)), store)
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"resolv.conf": "the host's"}
+    (step,) = (store.root / "steps").iterdir()
+    assert {path.name: path.read_text() for path in (step / "root/moved").iterdir()} == {"resolv.conf": "the image's"}
+
+
+@pytest.mark.parametrize("what", ["a link to nothing", "a file"])
+def test_packages_get_into_an_image_whose_etc_is_no_directory(
+    hostile: Path, store: Store, tmp_path: Path, what: str
+) -> None:
+    if what == "a file":
+        (hostile / "etc").write_text("")
+    else:
+        (hostile / "etc").symlink_to("/not there")
+    assert build_image("mine", Recipe(str(hostile), (str(make_wheel(tmp_path)),)), store).packages == ("tiny==1.0",)
+
+
 def test_a_project_replaces_what_the_image_has_in_its_place(hostile: Path, store: Store, tmp_path: Path) -> None:
     project = tmp_path / "mine"
     project.mkdir()

@@ -7,6 +7,7 @@ there. What it writes belongs to the caller on the disk, as everything in a tree
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -73,19 +74,27 @@ def _directory(tree: Tree, name: str) -> None:
 @contextlib.contextmanager
 def _resolver(tree: Tree) -> Iterator[list[str]]:
     """The host's way to find addresses, shown inside for the time of the program only."""
-    etc = tree.root / "etc"
-    etc.mkdir(exist_ok=True)
-    if etc.is_symlink():
+    with contextlib.suppress(FileExistsError):
+        (tree.root / "etc").mkdir()
+    try:
+        # What the program makes of this name meanwhile may lead out of the tree.
+        etc = os.open(tree.root / "etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
         yield []
         return
-    place, kept = etc / "resolv.conf", etc / f".resolv.conf.{os.getpid()}"
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(place, kept)
-    place.touch()
+    place, kept = "resolv.conf", f".resolv.conf.{os.getpid()}"
     try:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(place, kept, src_dir_fd=etc, dst_dir_fd=etc)
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=etc))
         host = Path("/etc/resolv.conf")
         yield ["--ro-bind", str(host.resolve()), "/etc/resolv.conf"] if host.exists() else []
     finally:
-        place.unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(kept, place)
+        # It may have put other things there, or taken them away: then they are the image's.
+        with contextlib.suppress(OSError):
+            os.unlink(place, dir_fd=etc)
+        with contextlib.suppress(OSError):
+            os.rename(kept, place, src_dir_fd=etc, dst_dir_fd=etc)
+        os.close(etc)
