@@ -340,3 +340,23 @@ def test_a_tree_that_forbids_it_is_removed(tmp_path: Path) -> None:
     remove_tree(tmp_path / "top")
     assert not (tmp_path / "top").exists()
     remove_tree(tmp_path / "top")
+
+
+def test_a_tree_that_is_too_deep_for_any_name_is_removed(store: Store) -> None:
+    left = store.root / "tmp/left"
+    left.mkdir(mode=0o700)
+    folder = os.open(left, os.O_RDONLY)
+    for _ in range(2500):
+        os.mkdir("ab", dir_fd=folder)
+        above, folder = folder, os.open("ab", os.O_RDONLY, dir_fd=folder)
+        os.chmod(above, 0o500)
+        os.close(above)
+    os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=folder))
+    os.close(folder)
+    try:
+        with store.work():
+            assert not left.exists()
+    finally:
+        subprocess.run(["chmod", "-R", "u+w", str(left)], check=False, capture_output=True)
+        subprocess.run(["rm", "-rf", str(left)], check=False)
+    assert temporary(store) == []

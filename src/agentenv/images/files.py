@@ -54,17 +54,57 @@ def sync_tree(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file or a tree, also one whose directories forbid it; what cannot be removed stays, without an error."""
+    """Remove a file or a tree, however deep, also one whose directories forbid it; what cannot be removed stays,
+    without an error.
+    """
     if not path.is_dir() or path.is_symlink():
         with contextlib.suppress(OSError):
             path.unlink()
         return
-    shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        for folder, _, _ in os.walk(path):
-            with contextlib.suppress(OSError):
-                os.chmod(folder, 0o700)
-                for name in os.listdir(folder):
-                    if os.path.isdir(below := os.path.join(folder, name)) and not os.path.islink(below):
-                        os.chmod(below, 0o700)
+    with contextlib.suppress(RecursionError):
         shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        with contextlib.suppress(OSError):
+            _flatten(path)
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _flatten(path: Path) -> None:
+    """Remove the files of a tree and bring its directories to its top, where each is soon empty.
+
+    So no name is too long, and nothing goes as deep as the tree does.
+    """
+    path.chmod(0o700)
+    top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        pending, count = _empty(top, top, 0)
+        while pending:
+            name = pending.pop()
+            with contextlib.suppress(OSError):
+                os.chmod(name, 0o700, dir_fd=top)
+                folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+                try:
+                    found, count = _empty(folder, top, count)
+                finally:
+                    os.close(folder)
+                pending += found
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def _empty(folder: int, top: int, count: int) -> tuple[list[str], int]:
+    """Remove a directory's files and move its directories to the top; their names there, and how many were given."""
+    moved = []
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                os.unlink(name, dir_fd=folder)
+                continue
+            os.chmod(name, 0o700, dir_fd=folder)  # for its "..", which changes
+            count += 1
+            place = f".removed-{os.getpid()}-{count}"
+            os.rename(name, place, src_dir_fd=folder, dst_dir_fd=top)
+            moved.append(place)
+    return moved, count
