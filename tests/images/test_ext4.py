@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agentenv.errors import ConfigError
+from agentenv.errors import ConfigError, ProtocolError
+from agentenv.images.copying import Copier
 from agentenv.images.ext4 import make_empty, make_ext4, measure
-from agentenv.images.files import digest_file, disk_bytes
+from agentenv.images.files import digest_file, disk_bytes, remove_tree
 from agentenv.images.inodes import settle
 from agentenv.images.trees import Meta, Tree, digest_tree, take_in
 from cli_watch import poll
@@ -197,3 +198,28 @@ def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     copied = tree.copy(tmp_path / "copy")
     assert digest_tree(copied.root, copied.table, times=True) == digest_tree(tree.root, tree.table, times=True)
+
+
+@pytest.mark.parametrize(("name", "depth"), [("a", 1200), ("n" * 200, 18)])
+def test_a_directory_that_no_image_can_hold_is_refused(tmp_path: Path, name: str, depth: int) -> None:
+    source, place = tmp_path / "source", tmp_path / "place"
+    source.mkdir()
+    place.mkdir()
+    folder = os.open(source, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=folder)
+        above, folder = folder, os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(above)
+    os.close(folder)
+    try:
+        # Under a longer name than its own.
+        (long := place / ("x" * 200) / ("y" * 200) / ("z" * 200)).mkdir(parents=True)
+        with pytest.raises(ProtocolError, match="expected directories at most 256 deep"):
+            take_in(source, Tree.make(long))
+        if depth > 256:
+            with pytest.raises(ConfigError, match="expected directories at most 256 deep"):
+                Copier("--project").digest(source)
+            assert disk_bytes(source) >= 0
+    finally:
+        remove_tree(source)
+        remove_tree(place)

@@ -13,6 +13,7 @@ from pathlib import Path
 from agentenv.errors import ConfigError, Problem, counted
 from agentenv.images.files import digest_file
 from agentenv.images.inodes import EPOCH
+from agentenv.images.inside import DEEPEST
 
 MAX_MB = 1024
 MAX_FILES = 100_000
@@ -114,7 +115,10 @@ class Copier:
         message = f"expected a directory that can be read, and {error.filename} cannot"
         return ConfigError([Problem("command line", self.where, message)])
 
-    def _walk(self, top_directory: Path, folder: Path, *, top: bool) -> Iterator[Path]:
+    def _walk(self, top_directory: Path, folder: Path, *, top: bool, depth: int = 1) -> Iterator[Path]:
+        if depth > DEEPEST:
+            message = f"expected directories at most {DEEPEST} deep, got more: {str(folder)[:200]!r}"
+            raise ConfigError([Problem("directory", self.where, message, "name the directory of the code alone")])
         try:
             os.stat(f"{folder}/.")  # names can be read without this, and nothing else
             found = sorted(folder.iterdir())
@@ -129,7 +133,7 @@ class Copier:
             self._count(top_directory, 0)
             yield path
             if path.is_dir() and not path.is_symlink():
-                yield from self._walk(top_directory, path, top=False)
+                yield from self._walk(top_directory, path, top=False, depth=depth + 1)
 
     def _file(self, source: Path, path: Path, place: Path) -> None:
         self._count(source, path.stat().st_size)

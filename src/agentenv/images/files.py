@@ -33,12 +33,15 @@ def digest_file(path: Path, task: Task | None = None) -> str:
 def disk_bytes(path: Path) -> int:
     """What a file or a tree takes of the disk; what vanishes meanwhile counts nothing."""
     total = 0
-    with contextlib.suppress(OSError):
-        found = path.lstat()
-        total = found.st_blocks * 512
-        if stat.S_ISDIR(found.st_mode):
-            with os.scandir(path) as entries:
-                total += sum(disk_bytes(Path(entry.path)) for entry in entries)
+    pending = [str(path)]
+    while pending:
+        one = pending.pop()
+        with contextlib.suppress(OSError):
+            found = os.lstat(one)
+            total += found.st_blocks * 512
+            if stat.S_ISDIR(found.st_mode):
+                with os.scandir(one) as entries:
+                    pending += [entry.path for entry in entries]
     return total
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from agentenv.errors import ProtocolError
 
 _MOST_LINKS = 40
-_LONGEST = 4096
+LONGEST = 4096
 # Whoever walks through a tree or removes it may do so by recursion.
-_DEEPEST = 256
+DEEPEST = 256
 
 
 def parts_of(name: str) -> list[str]:
@@ -24,7 +24,7 @@ def parts_of(name: str) -> list[str]:
         ProtocolError: It has "..", a NUL character, or is too long.
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if ".." in parts or "\0" in name or len(name) > _LONGEST or any(len(os.fsencode(part)) > 255 for part in parts):
+    if ".." in parts or "\0" in name or len(name) > LONGEST or any(len(os.fsencode(part)) > 255 for part in parts):
         raise ProtocolError(f"expected a path inside the image, got {name[:200]!r}")
     return parts
 
@@ -66,8 +66,8 @@ def resolve(root: Path, parts: list[str]) -> str:
         else:
             done.pop()
         pending.extend(reversed([piece for piece in target.split("/") if piece not in ("", ".")]))
-    if len(done) > _DEEPEST:
-        raise ProtocolError(f"expected a path of at most {_DEEPEST} parts, got {len(done)}: {'/'.join(done)[:200]!r}")
+    if len(done) > DEEPEST:
+        raise ProtocolError(f"expected a path of at most {DEEPEST} parts, got {len(done)}: {'/'.join(done)[:200]!r}")
     return "/".join(done)
 
 

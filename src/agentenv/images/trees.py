@@ -7,6 +7,7 @@ build needs no root, gives the same image whoever runs it, and leaves no set-use
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -18,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import ConfigError, Problem
+from agentenv.errors import ConfigError, Problem, ProtocolError
+from agentenv.images.inside import DEEPEST, LONGEST
 from agentenv.images.programs import run
 
 _XATTR = re.compile(r"(user|security|trusted)\.[A-Za-z0-9._-]{1,200}")
@@ -104,12 +106,23 @@ def disk_mode(mode: int, *, directory: bool) -> int:
 
 
 def walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything below a directory, sorted, parents first: relative path and what ``lstat`` says."""
+    """Everything below a directory, sorted, parents first: relative path and what ``lstat`` says.
+
+    Raises:
+        ProtocolError: It is deeper than any image may be, or names in it are too long together.
+    """
     pending = [""]
     while pending:
         folder = pending.pop()
-        with os.scandir(root / folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+        if folder.count("/") >= DEEPEST:
+            raise _too_deep(root / folder)
+        try:
+            with os.scandir(root / folder) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            raise _too_deep(root / folder) from error
         below = []
         for entry in found:
             path = f"{folder}/{entry.name}" if folder else entry.name
@@ -120,6 +133,11 @@ def walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
         pending.extend(reversed(below))
 
 
+def _too_deep(path: Path) -> ProtocolError:
+    most = f"directories at most {DEEPEST} deep, with names of at most {LONGEST} bytes in all"
+    return ProtocolError(f"expected {most}, got more: {str(path)[:200]!r}")
+
+
 def take_in(source: Path, tree: Tree) -> list[str]:
     """Copy a directory as it is into an empty tree; what is the caller's becomes root's.
 
@@ -128,6 +146,7 @@ def take_in(source: Path, tree: Tree) -> list[str]:
 
     Raises:
         ConfigError: Something in it cannot be read.
+        ProtocolError: It is deeper than any image may be.
     """
     notes: list[str] = []
     links: dict[tuple[int, int], str] = {}
@@ -145,6 +164,10 @@ def take_in(source: Path, tree: Tree) -> list[str]:
     except PermissionError as error:
         message = f"expected a directory that can be read, and {error.filename} cannot"
         raise ConfigError([Problem("command line", "--from", message)]) from error
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise _too_deep(Path(str(error.filename))) from error
     return notes
 
 
