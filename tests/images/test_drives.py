@@ -13,7 +13,9 @@ from agentenv.errors import ConfigError
 from agentenv.images.drives import directory_drive, scratch_template
 from agentenv.images.files import disk_bytes
 from agentenv.images.programs import need_program
+from agentenv.images.rootfs import Recipe, build_image
 from agentenv.images.store import Store
+from agentenv.images.trees import Tree, take_in
 
 
 @pytest.fixture
@@ -120,3 +122,24 @@ def test_scratch(store: Store) -> None:
     assert disk_bytes(huge) < 128 << 20
     with pytest.raises(ConfigError, match="at least 4 MB"):
         scratch_template(1, store)
+
+
+@pytest.mark.parametrize("where", ["", "below/store"])
+def test_a_store_is_not_copied_into_itself(tmp_path: Path, where: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").write_text("x")
+    (source / "below").mkdir()
+    store = Store(source / where)
+    (store.root / "tmp/taken").mkdir()
+    (store.root / "tmp/taken/x").write_text("x")
+    tree = Tree.make(tmp_path)
+    build_image("mine", Recipe(str(source)), store)
+    take_in(source, tree, store.own)
+    assert (tree.root / "file").exists()
+    assert not list(tree.root.rglob("tmp"))
+    first, _ = directory_drive([source], store)
+    if where:
+        assert directory_drive([source], store)[0] == first
+        assert listed(first, "/0/source") == ["below 040755", "file 100644"]
+        assert listed(first, "/0/source/below") == []

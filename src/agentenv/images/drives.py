@@ -70,7 +70,7 @@ def directory_drive(
             message = f"expected a directory or a file, and {path} is not there"
             raise ConfigError([Problem("directory", "sys.path", message)])
     places = [(path, f"{number}/{path.absolute().name or 'root'}") for number, path in enumerate(paths)]
-    left_out = frozenset(map(os.path.realpath, hidden))
+    left_out = frozenset(map(os.path.realpath, (*hidden, *store.own)))
     reader = Copier("sys.path", max_mb, max_files, left_out, is_lenient=True)
     key = key_of("directories", _FORMAT, [(inside, reader.digest(path)) for path, inside in places])
     if reader.unread:

@@ -108,7 +108,7 @@ class _Build:
             place.mkdir()
             tree = Tree.make(place)
             with report.task(f"copying {source.value}"):
-                self._tell(take_in(Path(source.value), tree))
+                self._tell(take_in(Path(source.value), tree, self.store.own))
                 tree.save()
                 key = key_of("directory", _FORMAT, digest_tree(tree.root, tree.table, times=True))
             yield key, place
@@ -202,7 +202,7 @@ class _Build:
         name = (project if project.name != ".." else project.resolve()).name or "project"
         home = f"opt/project/{name}"
         place = _clear(tree, home)
-        copier = Copier("--project")
+        copier = Copier("--project", hidden=frozenset(map(os.path.realpath, self.store.own)))
         copier.copy(project, place)
         self._tell(copier.notes)
         lines = [f"/{home}"] + ([f"/{home}/src"] if (project / "src").is_dir() else [])

@@ -93,6 +93,11 @@ class Store:
         """Layers as they were fetched, by digest."""
         return self.root / "oci/blobs"
 
+    @property
+    def own(self) -> tuple[Path, Path]:
+        """What is never copied into the store, wherever it lies: itself, and where it is written to meanwhile."""
+        return self.root, self.root / "tmp"
+
     @contextlib.contextmanager
     def work(self) -> Iterator[Path]:
         """An empty directory on the disk of the store that is gone after the block.

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,12 +105,17 @@ def disk_mode(mode: int, *, directory: bool) -> int:
     return (mode & 0o777) | (0o700 if directory else 0o600)
 
 
-def walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+def walk(root: Path, hidden: Collection[Path] = ()) -> Iterator[tuple[str, os.stat_result]]:
     """Everything below a directory, sorted, parents first: relative path and what ``lstat`` says.
+
+    Args:
+        root: The directory.
+        hidden: Directories that are passed over with all that is in them, by whatever name they are met.
 
     Raises:
         ProtocolError: It is deeper than any image may be, or names in it are too long together.
     """
+    passed = [path.stat() for path in hidden]
     pending = [""]
     while pending:
         folder = pending.pop()
@@ -127,6 +132,8 @@ def walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
         for entry in found:
             path = f"{folder}/{entry.name}" if folder else entry.name
             status = entry.stat(follow_symlinks=False)
+            if any(os.path.samestat(status, one) for one in passed):
+                continue
             yield path, status
             if stat.S_ISDIR(status.st_mode):
                 below.append(path)
@@ -138,8 +145,13 @@ def _too_deep(path: Path) -> ProtocolError:
     return ProtocolError(f"expected {most}, got more: {str(path)[:200]!r}")
 
 
-def take_in(source: Path, tree: Tree) -> list[str]:
+def take_in(source: Path, tree: Tree, hidden: Collection[Path] = ()) -> list[str]:
     """Copy a directory as it is into an empty tree; what is the caller's becomes root's.
+
+    Args:
+        source: The directory.
+        tree: The tree.
+        hidden: Directories that are left out, such as the one the tree lies in.
 
     Returns:
         Notes on what was left out.
@@ -151,7 +163,7 @@ def take_in(source: Path, tree: Tree) -> list[str]:
     notes: list[str] = []
     links: dict[tuple[int, int], str] = {}
     try:
-        for path, status in walk(source):
+        for path, status in walk(source, hidden):
             first = path
             if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
                 first = links.setdefault((status.st_dev, status.st_ino), path)
