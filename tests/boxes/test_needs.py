@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from agentenv.boxes.needs import needed_objects
-from agentenv.images.store import Store, key_of
+from agentenv.images.content import key_of
+from agentenv.images.store import Store
 from agentenv.snapshots.manifest import Snapshot
 from agentenv.snapshots.store import SnapshotStore
 from snapshots.making import FULL, flip, make

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 from agentenv.errors import ConfigError, RuntimeUnavailable
+from agentenv.images.files import digest_file
+from agentenv.images.image import list_images
 from agentenv.images.rootfs import Recipe, build_image
 from agentenv.images.store import Store
 from hand_made_oci import File, archive, folder, hard
@@ -88,3 +93,26 @@ def test_a_program_that_fails_is_quoted(debian: Path, store: Store) -> None:
     with pytest.raises(RuntimeUnavailable, match="was killed by SIGKILL"):
         build_image("a", Recipe("debian:nowhere"), store)
     assert list((store.root / "steps").iterdir()) == []
+
+
+@pytest.mark.parametrize("record", [{}, {"old": "without what its files are"}])
+def test_an_image_that_is_damaged_is_made_again(debian: Path, store: Store, record: dict[str, str]) -> None:
+    made = build_image("a", Recipe("debian:bookworm"), store)
+    whole = digest_file(made.path)
+    for path in (store.root / "keys").iterdir() if record else ():
+        path.write_text(json.dumps({"digest": made.digest}))
+    made.path.unlink()
+    assert [one.size_bytes for one in list_images(store)] == [0]
+    assert build_image("a", Recipe("debian:bookworm"), store) == replace(made, created=ANY)
+    assert digest_file(made.path) == whole
+
+
+@pytest.mark.parametrize("name", ["table.json", "start.json"])
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "[]", '{"bin/su": {}}', '{"bin/su": 3}', "\xff"])
+def test_a_step_that_is_damaged_is_said_and_done_again(debian: Path, store: Store, name: str, text: str) -> None:
+    made = build_image("a", Recipe("debian:bookworm"), store)
+    (step,) = (store.root / "steps").iterdir()
+    (step / name).write_text(text, encoding="latin-1")
+    with pytest.raises(RuntimeUnavailable, match=rf"{name} is damaged: [\s\S]*\n  remedy: build it again with --fresh"):
+        build_image("a", Recipe("debian:bookworm"), store)
+    assert build_image("a", Recipe("debian:bookworm", fresh=True), store) == replace(made, created=ANY)

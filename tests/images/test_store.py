@@ -16,10 +16,11 @@ import pytest
 from agentenv import locks
 from agentenv.errors import ConfigError, ResourceLimit, RuntimeUnavailable
 from agentenv.images.collect import Needed, collect, remove_object
+from agentenv.images.content import key_of
 from agentenv.images.files import digest_file, remove_tree
 from agentenv.images.progress import LINES
 from agentenv.images.steps import step
-from agentenv.images.store import Store, key_of
+from agentenv.images.store import Store
 from cli_watch import poll
 
 
@@ -360,3 +361,45 @@ def test_a_tree_that_is_too_deep_for_any_name_is_removed(store: Store) -> None:
         subprocess.run(["chmod", "-R", "u+w", str(left)], check=False, capture_output=True)
         subprocess.run(["rm", "-rf", str(left)], check=False)
     assert temporary(store) == []
+
+
+def wreck(path: Path, how: str) -> None:
+    path.chmod(0o644)
+    if how == "cut":
+        os.truncate(path, 2)
+    elif how == "changed":
+        path.write_text(path.read_text().upper())
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "changed"])
+def test_what_is_damaged_is_made_again(store: Store, how: str) -> None:
+    def build(out: Path) -> None:
+        (out / "below").mkdir()
+        (out / "below/one").write_text("one")
+        (out / "two").write_text("two")
+
+    made = store.once(key_of("it"), build, what="it")
+    wreck(made / "below/one", how)
+    (made / "more").write_text("")
+    # What has its size is not read each time: that is for whoever asks for it to be made again.
+    assert store.once(key_of("it"), build, what="it", again=how == "changed") == made
+    assert sorted(path.name for path in made.rglob("*")) == ["below", "one", "two"]
+    assert (made / "below/one").read_text() == "one"
+    before = (made / "two").stat().st_ino
+    assert store.once(key_of("it"), build, what="it", again=True) == made
+    assert (made / "two").stat().st_ino == before, "whoever holds what is in order goes on holding it"
+    assert temporary(store) == []
+
+
+def test_records_that_are_damaged_say_nothing(store: Store) -> None:
+    path = put(store, "it")
+    store.name("image", "mine", path.parent.name, {})
+    for text in ("[" * 100_000, "", "{", "[]", '{"digest": 3}', '{"digest": "' + "a" * 64 + '"}'):
+        (store.root / "names/image/mine.json").write_text(text)
+        (store.root / "keys" / f"{key_of('it')}.json").write_text(text)
+        assert store.named("image", "mine") is None
+        assert store.names("image") == []
+        assert store.find(key_of("it")) is None
+    assert put(store, "it") == path

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentenv.errors import ConfigError, Problem
+from agentenv.images.content import key_of
 from agentenv.images.copying import MAX_FILES, MAX_MB, Copier
 from agentenv.images.ext4 import make_empty, make_ext4
 from agentenv.images.progress import LINES, Report
-from agentenv.images.store import Store, key_of
+from agentenv.images.store import Store
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = 2
@@ -70,7 +71,7 @@ def directory_drive(
             message = f"expected a directory or a file, and {path} is not there"
             raise ConfigError([Problem("directory", "sys.path", message)])
     places = [(path, f"{number}/{path.absolute().name or 'root'}") for number, path in enumerate(paths)]
-    left_out = frozenset(map(os.path.realpath, (*hidden, *store.own)))
+    left_out = frozenset(map(os.path.realpath, (*hidden, *map(str, store.own))))
     reader = Copier("sys.path", max_mb, max_files, left_out, is_lenient=True)
     key = key_of("directories", _FORMAT, [(inside, reader.digest(path)) for path, inside in places])
     if reader.unread:

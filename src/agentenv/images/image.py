@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 from agentenv.errors import RuntimeUnavailable
 from agentenv.images.oci import Start
 from agentenv.images.store import Named, Store, instead, shown
+from agentenv.images.trees import damaged_step
 
 KIND = "image"
 FILE = "rootfs.ext4"
@@ -121,6 +123,9 @@ def _from_record(record: Mapping[str, Any], path: Path, digest: str, name: str) 
         return tuple(str(one) for one in value) if isinstance(value, list) else ()
 
     env = record.get("env")
+    size = 0  # of one whose file is gone, or is being removed just now: whoever needs it says so
+    with contextlib.suppress(OSError):
+        size = path.stat().st_size
     return Image(
         path=path,
         digest=digest,
@@ -135,7 +140,7 @@ def _from_record(record: Mapping[str, Any], path: Path, digest: str, name: str) 
         source=str(record.get("source") or ""),
         packages=texts("packages"),
         created=str(record.get("created") or ""),
-        size_bytes=path.stat().st_size,
+        size_bytes=size,
     )
 
 
@@ -145,9 +150,17 @@ def write_start(place: Path, start: Start) -> None:
 
 
 def read_start(place: Path) -> Start:
-    """What was kept beside a tree."""
+    """What was kept beside a tree.
+
+    Raises:
+        RuntimeUnavailable: It is damaged.
+    """
     try:
         record = json.loads((place / "start.json").read_bytes())
-    except OSError:
+        return Start(
+            record["env"], record["user"], record["workdir"], tuple(record["entrypoint"]), tuple(record["cmd"])
+        )
+    except FileNotFoundError:
         return Start({})
-    return Start(record["env"], record["user"], record["workdir"], tuple(record["entrypoint"]), tuple(record["cmd"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise damaged_step(place / "start.json", error) from error

@@ -8,12 +8,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from agentenv.errors import RuntimeUnavailable
+from agentenv.images.content import key_of
 from agentenv.images.cpio import character_device, directory, file, write_cpio
 from agentenv.images.files import digest_file
 from agentenv.images.kernels import Kernel
 from agentenv.images.programs import apt, find_program
 from agentenv.images.progress import LINES, Report
-from agentenv.images.store import Store, key_of
+from agentenv.images.store import Store
 
 _FORMAT = 1
 _FILE = "initramfs.cpio"

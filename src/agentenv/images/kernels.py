@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
+from agentenv.images.content import key_of
 from agentenv.images.debs import Unpacked, fetch_package, find_in, find_package, unpack_deb
 from agentenv.images.files import digest_file
 from agentenv.images.modules import find_modules, store_modules
 from agentenv.images.progress import LINES, Report
-from agentenv.images.store import Named, Store, instead, key_of, shown
+from agentenv.images.store import Named, Store, instead, shown
 from agentenv.images.vmlinux import check_bootable, read_kernel
 
 KIND = "kernel"

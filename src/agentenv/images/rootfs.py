@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from agentenv import locks
-from agentenv.errors import ConfigError, Problem
+from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
 from agentenv.images import installing
+from agentenv.images.content import key_of
 from agentenv.images.copying import Copier
 from agentenv.images.ext4 import make_ext4
 from agentenv.images.fetching import build_dockerfile, fetch_debian, fetch_oci, open_archive
@@ -24,7 +26,7 @@ from agentenv.images.oci import OciImage, Start, unpack
 from agentenv.images.progress import LINES, Report
 from agentenv.images.source import Source, parse_source
 from agentenv.images.steps import step
-from agentenv.images.store import Store, check_name, key_of
+from agentenv.images.store import Store, check_name
 from agentenv.images.trees import Tree, digest_tree, take_in
 
 # Part of every key: raised when the same ingredients give something else than before.
@@ -177,13 +179,11 @@ class _Build:
             with self.report.task("making the image"):
                 make_ext4(tree.root, out / FILE, label="rootfs", table=tree.table, size_mb=self.recipe.size_mb)
 
-        place = self.store.once(key, make, what="the same image", report=self.report, again=self.recipe.fresh)
-        path = place / FILE
-        fd = self.store.hold(path)
+        path, fd = self._made(key, make)
         try:
             image = Image(
                 path=path,
-                digest=place.name,
+                digest=path.parent.name,
                 name=self.name,
                 start=start,
                 source=str(self.source),
@@ -195,6 +195,15 @@ class _Build:
         finally:
             os.close(fd)
         return image
+
+    def _made(self, key: str, make: Callable[[Path], None]) -> tuple[Path, int]:
+        """The image of a key, and what holds it."""
+        # Somebody may take its last name away just then; or its file is gone, and nobody has noticed.
+        for again in (self.recipe.fresh, False, True):
+            path = self.store.once(key, make, what="the same image", report=self.report, again=again) / FILE
+            with contextlib.suppress(FileNotFoundError):
+                return path, self.store.hold(path)
+        raise RuntimeUnavailable(f"expected the image {path} to stay where it is, and somebody removes it", "try again")
 
     def _project(self, tree: Tree, project: Path, start: Start) -> str:
         """Copy a project into a tree and make it importable; returns its digest."""

@@ -1,7 +1,7 @@
 """Where images, kernels and drives are kept: by the digest of their content, with names that point at them.
 
     objects/<digest>/   files that never change; the digest is of the first one, or of all
-    keys/<key>.json     which object came of which ingredients, so that nothing is made twice
+    keys/<key>.json     which object came of which ingredients, and how large that is: nothing is made twice
     names/<kind>/       what people call them, and what is known of them
     steps/<key>/        finished steps of builds: trees and archives
     oci/blobs/sha256/   layers as they were fetched
@@ -14,7 +14,7 @@ All is written beside its place and renamed into it. Whoever uses a file of an o
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import errno
 import json
 import os
 import re
@@ -28,16 +28,12 @@ from typing import Any
 from agentenv import locks
 from agentenv.disk import home_directory, room_for, sync
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
-from agentenv.images.files import MAKE_ROOM, digest_file, remove_tree, sync_tree
+from agentenv.images.content import close, digest_files, is_whole, mend, sizes
+from agentenv.images.files import MAKE_ROOM, remove_tree, sync_tree
 from agentenv.images.progress import LINES, Report
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 _FOLDERS = ("objects", "keys", "names", "steps", "locks", "tmp", "oci/blobs/sha256")
-
-
-def key_of(*ingredients: object) -> str:
-    """The key of what is made from these ingredients: JSON values."""
-    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +150,16 @@ class Store:
             yield fd
 
     def find(self, key: str) -> Path | None:
-        """The object that came of a key's ingredients, or None."""
+        """The object that came of a key's ingredients, or None, as where a file of it is gone or cut."""
         record = _read(self.root / "keys" / f"{key}.json")
-        return None if record is None else self.object_path(str(record.get("digest")))
+        place = None if record is None else self.object_path(str(record.get("digest")))
+        if record is None or place is None:
+            return None
+        try:
+            found = sizes(place)
+        except FileNotFoundError:  # it is being removed
+            return None
+        return place if record.get("files", found) == found else None
 
     def object_path(self, digest: str) -> Path | None:
         """The directory of an object, or None if it is not there."""
@@ -200,17 +203,30 @@ class Store:
                 return self._publish(key, out, digest)
 
     def _publish(self, key: str, out: Path, given: str | None) -> Path:
-        digest = _digest(out, given)
+        close(out)
+        digest = given or digest_files(out)
         sync_tree(out)
         # Whoever collects must not see an object before its key.
         with locks.locked(self.root / "locks/collect", shared=True):
             place = self.root / "objects" / digest
-            if not place.is_dir():
-                os.rename(out, place)
-                sync(place.parent)
+            if not self._move(out, place) and not is_whole(place, out, None if given else digest):
+                mend(place, out)
             self.touch(place)
-            self._write(self.root / "keys" / f"{key}.json", {"digest": digest})
+            self._write(self.root / "keys" / f"{key}.json", {"digest": digest, "files": sizes(place)})
         return place
+
+    def _move(self, out: Path, place: Path) -> bool:
+        """Put an object into its place; False where one is there."""
+        if place.is_dir():
+            return False
+        try:
+            os.rename(out, place)
+        except OSError as error:  # others may have made the same of other ingredients
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False
+        sync(place.parent)
+        return True
 
     def touch(self, path: Path) -> None:
         """Note that an object or a step was asked for just now."""
@@ -305,21 +321,10 @@ def _close_to_others(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def _digest(out: Path, given: str | None) -> str:
-    """Of the one file there is, or of the list of names and digests of several; from here on they do not change."""
-    files = sorted(path for path in out.rglob("*") if path.is_file())
-    for path in files:
-        path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o444)
-    if given is not None:
-        return given
-    digests = [(str(path.relative_to(out)), digest_file(path)) for path in files]
-    return digests[0][1] if len(digests) == 1 else key_of(digests)
-
-
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -14,13 +14,14 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+from agentenv.images.content import key_of
 from agentenv.images.copying import Copier
 from agentenv.images.ext4 import make_ext4
 from agentenv.images.files import digest_file
 from agentenv.images.initramfs import find_busybox
 from agentenv.images.interpreter import base_interpreter, compile_packages, copy_interpreter
 from agentenv.images.progress import LINES, Report
-from agentenv.images.store import Store, key_of
+from agentenv.images.store import Store
 
 _FORMAT = 2
 _FILE = "tools.ext4"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentenv.errors import ConfigError, Problem, ProtocolError
+from agentenv.errors import ConfigError, Problem, ProtocolError, RuntimeUnavailable
 from agentenv.images.inside import DEEPEST, LONGEST
 from agentenv.images.programs import run
 
@@ -70,9 +70,16 @@ class Tree:
 
     @classmethod
     def load(cls, place: Path) -> Tree:
-        """The one that was saved in a directory."""
-        table = json.loads((place / "table.json").read_text(encoding="utf-8"))
-        return cls(place / "root", {path: _from_json(entry) for path, entry in table.items()})
+        """The one that was saved in a directory.
+
+        Raises:
+            RuntimeUnavailable: It is damaged.
+        """
+        try:
+            table = json.loads((place / "table.json").read_bytes())
+            return cls(place / "root", {path: _from_json(entry) for path, entry in table.items()})
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise damaged_step(place / "table.json", error) from error
 
     def save(self) -> None:
         """Write the table beside the root."""
@@ -98,6 +105,14 @@ class Tree:
         self.table.pop(path, None)
         for below in [other for other in self.table if other.startswith(f"{path}/")]:
             del self.table[below]
+
+
+def damaged_step(path: Path, error: Exception) -> RuntimeUnavailable:
+    """The error that says that a file of a finished step is not what was written, and what helps."""
+    return RuntimeUnavailable(
+        f"expected the finished step of a build in {path.parent}, and {path.name} is damaged: {error}",
+        "build it again with --fresh",
+    )
 
 
 def disk_mode(mode: int, *, directory: bool) -> int:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from agentenv.errors import RuntimeUnavailable
+from agentenv.images.content import key_of
 from agentenv.images.image import FILE
-from agentenv.images.store import Store, key_of
+from agentenv.images.store import Store
 from agentenv.sandbox.files import MachineFiles
 from agentenv.sandbox.runtimes._vm.holding import Holding
 
