@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,7 +88,7 @@ def run(
     text: str = "",
     stdout: int | None = None,
 ) -> Output:
-    """Run a program to its end; it and its children are ended if we are interrupted.
+    """Run a program to its end; it and its children are ended if we are interrupted, and told to end if we are killed.
 
     Args:
         argv: Program and arguments.
@@ -110,7 +112,7 @@ def run(
         given.seek(0)
         try:
             process = subprocess.Popen(
-                argv,
+                [*_leash(), *argv],
                 cwd=directory,
                 env=environment,
                 stdin=given,
@@ -134,6 +136,16 @@ def run(
         if os.strerror(number) in complaint:
             raise no_room("", directory or Path.cwd(), MAKE_ROOM, number)
     raise failed(argv[0], code, complaint if complaint.strip() else said, purpose, remedy)
+
+
+@functools.cache
+def _leash() -> tuple[str, ...]:
+    """What has a program get SIGTERM when we end, however we end; nothing on a system that has no such program."""
+    argv = ("setpriv", "--pdeathsig", "TERM", "--")
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run([*argv, sys.executable, "-V"], capture_output=True, timeout=60, check=True)
+        return argv
+    return ()
 
 
 def failed(program: str, code: int, output: str, purpose: str, remedy: str) -> RuntimeUnavailable:
