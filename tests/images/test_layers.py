@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import stat
+import sys
 import tarfile
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentenv.errors import ProtocolError
+from agentenv.images.files import remove_tree
 from agentenv.images.inside import make_parents, parts_of, resolve
 from agentenv.images.layers import Bounds, Layer
-from agentenv.images.trees import Meta, Tree
+from agentenv.images.trees import Meta, Table, Tree
 from hand_made_oci import File, archive, folder, hard, link
 from hand_made_tar import Endless, block, end, pax
 
@@ -112,6 +114,50 @@ def test_whiteouts_remove_what_lies_below(tree: Tree) -> None:
         "opaque/sub/early",
     ]
     assert "keep/b" not in tree.table
+
+
+def test_devices_of_the_layers_below_are_hidden_too(tree: Tree) -> None:
+    device = {"kind": tarfile.CHRTYPE, "mode": 0o666, "device": (1, 3)}
+    apply(
+        tree,
+        [File("dev/null", **device), File("dev/sub/zero", **device), File("kept/null", **device)],
+        [File("dev/own", **device), File("dev/.wh..wh..opq"), File(".wh.dev")],
+    )
+    assert sorted(tree.table) == ["dev/own", "kept/null"]
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda names: [[File(name, uid=1) for name in names], [File(name, uid=2) for name in names]],
+        lambda names: [[File(name, uid=1) for name in names], [File(f"d/.wh.{name[2:]}") for name in names]],
+        lambda names: [[*map(File, names), *(File(f"d/.wh.x{name[2:]}") for name in names)]],
+        lambda names: [[*map(File, names), *[File(".wh.d")] * len(names)]],
+        lambda names: [[*map(File, names), *[File("d/.wh..wh..opq")] * len(names)]],
+    ],
+    ids=["replaced", "removed", "whiteouts of nothing", "one whiteout", "one opaque whiteout"],
+)
+def test_many_entries_cost_no_more_each_than_few(tree: Tree, layers) -> None:
+    def calls(number: int) -> int:
+        """How many functions of ours and of the standard library are called, and how many paths are looked at."""
+        names = [f"d/{index}" for index in range(number)]
+        seen = 0
+
+        def count(_frame: object, event: str, _what: object) -> None:
+            nonlocal seen
+            seen += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            apply(tree, *layers(names))
+        finally:
+            sys.setprofile(None)
+        remove_tree(tree.root)
+        tree.root.mkdir()
+        tree.table = Table()
+        return seen
+
+    assert calls(400) < 2.1 * calls(200)
 
 
 def test_later_layers_replace(tree: Tree) -> None:

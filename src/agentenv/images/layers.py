@@ -75,6 +75,8 @@ class Layer:
     bounds: Bounds = field(default_factory=Bounds)
     notes: list[str] = field(default_factory=list)
     _own: set[str] = field(default_factory=set)
+    _above_own: set[str] = field(default_factory=set)
+    _cleared: set[str] = field(default_factory=set)  # directories in which nothing is left from the layers below
 
     def apply(self, stream: IO[bytes]) -> None:
         """Unpack an archive that is not compressed.
@@ -105,14 +107,22 @@ class Layer:
         self._clear(path, keep_directory=member.kind == "directory")
         self.bounds.take(entries=make_parents(self.tree.root, path), names=len(path))
         if self._create(archive, member, path):
-            self._own.add(path)
+            self._keep(path)
+
+    def _keep(self, path: str) -> None:
+        """Note that this layer has brought a path."""
+        self._own.add(path)
+        while path:
+            path = path.rpartition("/")[0]
+            if path in self._above_own:
+                break
+            self._above_own.add(path)
 
     def _white_out(self, parts: list[str]) -> None:
         name = parts[-1]
         folder = resolve(self.tree.root, [*parts[:-1], "x"])[:-1].rstrip("/")
-        place = self.tree.root / folder
         if name == _OPAQUE:
-            hidden = sorted(os.listdir(place)) if place.is_dir() and not place.is_symlink() else []
+            hidden = self._to_clear(folder)
         elif name.startswith(_RESERVED):
             return  # the books of another storage driver
         else:
@@ -124,13 +134,19 @@ class Layer:
 
     def _hide(self, path: str) -> None:
         """Remove what came from the layers below, and keep what this layer has put there."""
-        place = self.tree.root / path
-        below = f"{path}/"
-        if path not in self._own and not any(own.startswith(below) for own in self._own):
+        if path not in self._own and path not in self._above_own:
             self._remove(path)
-        elif place.is_dir() and not place.is_symlink():
-            for name in sorted(os.listdir(place)):
-                self._hide(below + name)
+            return
+        for name in self._to_clear(path):
+            self._hide(f"{path}/{name}")
+
+    def _to_clear(self, path: str) -> list[str]:
+        """The names in a directory; none the second time, and none of what is no directory."""
+        place = self.tree.root / path
+        if path in self._cleared or not place.is_dir() or place.is_symlink():
+            return []
+        self._cleared.add(path)
+        return sorted({*os.listdir(place), *self.tree.table.names_in(path)})  # devices are on no disk
 
     def _remove(self, path: str) -> None:
         place = self.tree.root / path

@@ -49,6 +49,42 @@ class Meta:
         return (self.mode, self.uid, self.gid) == (disk_mode, 0, 0) and not self.xattrs and self.device is None
 
 
+class Table(dict[str, Meta]):
+    """What files are, by path, of which those below a directory are found without looking at all others."""
+
+    def __init__(self, entries: Mapping[str, Meta] | None = None) -> None:
+        """With these entries."""
+        super().__init__()
+        # By directory; of names that are gone some may still be there.
+        self._names: dict[str, set[str]] = {}
+        for path, meta in (entries or {}).items():
+            self[path] = meta
+
+    def __setitem__(self, path: str, meta: Meta) -> None:
+        """Keep what a file is."""
+        super().__setitem__(path, meta)
+        while path:
+            folder, _, name = path.rpartition("/")
+            names = self._names.setdefault(folder, set())
+            if name in names:
+                break
+            names.add(name)
+            path = folder
+
+    def names_in(self, folder: str) -> Collection[str]:
+        """The names in a directory that lead to something here, and some that did."""
+        return self._names.get(folder, ())
+
+    def drop_below(self, path: str) -> None:
+        """Forget everything below a directory."""
+        pending = [path]
+        while pending:
+            folder = pending.pop()
+            for name in self._names.pop(folder, ()):
+                self.pop(f"{folder}/{name}", None)
+                pending.append(f"{folder}/{name}")
+
+
 @dataclass(slots=True)
 class Tree:
     """A root file system on the disk.
@@ -59,7 +95,7 @@ class Tree:
     """
 
     root: Path
-    table: dict[str, Meta] = field(default_factory=dict)
+    table: Table = field(default_factory=Table)
 
     @classmethod
     def make(cls, place: Path) -> Tree:
@@ -77,7 +113,7 @@ class Tree:
         """
         try:
             table = json.loads((place / "table.json").read_bytes())
-            return cls(place / "root", {path: _from_json(entry) for path, entry in table.items()})
+            return cls(place / "root", Table({path: _from_json(entry) for path, entry in table.items()}))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise damaged_step(place / "table.json", error) from error
 
@@ -91,7 +127,7 @@ class Tree:
         root = place / "root"
         argv = ["cp", "-a", "--reflink=auto", str(self.root), str(root)]
         run(argv, purpose="copying a file system tree", directory=place)
-        return Tree(root, dict(self.table))
+        return Tree(root, Table(self.table))
 
     def note(self, path: str, meta: Meta, disk_mode: int) -> None:
         """Keep what a file is, if that needs keeping."""
@@ -103,8 +139,7 @@ class Tree:
     def forget(self, path: str) -> None:
         """Drop what is kept of a path and everything below it."""
         self.table.pop(path, None)
-        for below in [other for other in self.table if other.startswith(f"{path}/")]:
-            del self.table[below]
+        self.table.drop_below(path)
 
 
 def damaged_step(path: Path, error: Exception) -> RuntimeUnavailable:
