@@ -6,16 +6,20 @@ import os
 import stat
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentenv.errors import ConfigError, ProtocolError
+from agentenv.images import ext4
 from agentenv.images.copying import Copier
 from agentenv.images.ext4 import make_empty, make_ext4, measure
 from agentenv.images.files import digest_file, disk_bytes, remove_tree
 from agentenv.images.inodes import settle
-from agentenv.images.trees import Meta, Tree, digest_tree, take_in
+from agentenv.images.programs import Output, run
+from agentenv.images.trees import Meta, Table, Tree, digest_tree, take_in
 from cli_watch import poll
 
 pytestmark = pytest.mark.usefixtures("_e2fsprogs")
@@ -55,16 +59,18 @@ def make_tree(place: Path, names: str = "abc") -> Tree:
     for path in tree.root.rglob("*"):
         if not path.is_dir() or path.is_symlink():
             os.utime(path, (1e9, 1e9), follow_symlinks=False)
-    tree.table = {
-        "sub/two words": Meta(
-            0o4755, 33, 70_000, {"user.note": b"\0\xff", "security.capability": b"\1\0\0\2" + b"\0" * 16}
-        ),
-        "link": Meta(0o777, 5, 6),
-        "sub/null": Meta(0o666, device=("c", 1, 3)),
-        "sub": Meta(0o1777, 1, 2),
-        LONG: Meta(0o2711, 7, 8),
-        "not there": Meta(0o600, 1, 1),
-    }
+    tree.table = Table(
+        {
+            "sub/two words": Meta(
+                0o4755, 33, 70_000, {"user.note": b"\0\xff", "security.capability": b"\1\0\0\2" + b"\0" * 16}
+            ),
+            "link": Meta(0o777, 5, 6),
+            "sub/null": Meta(0o666, device=("c", 1, 3)),
+            "sub": Meta(0o1777, 1, 2),
+            LONG: Meta(0o2711, 7, 8),
+            "not there": Meta(0o600, 1, 1),
+        }
+    )
     return tree
 
 
@@ -110,17 +116,49 @@ def test_owners_modes_attributes_and_devices_are_in_the_image(tmp_path: Path) ->
     assert ask(image, "cat /sub/again") == "a"
 
 
+def test_long_names_cost_no_more_than_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "tree"
+    place.mkdir()
+    tree = Tree.make(place)
+    (tree.root / LONG).parent.mkdir(parents=True)
+    folder = LONG.rpartition("/")[0]
+    for name in ("<5>", "two words", "f" * 120, "g" * 255):
+        (tree.root / folder / name).write_text(name)
+        tree.table[f"{folder}/{name}"] = Meta(0o640, 7, 8, {"user.a": name.encode()})
+    tree.table[f"{folder}/null"] = Meta(0o666, 9, 8, device=("c", 1, 3))
+    tree.table[folder] = Meta(0o2775, 7, 8)
+    tree.table["short"] = Meta(0o600, 3, 4, device=("b", 8, 0))
+    started = []
+
+    def count(argv: Sequence[str], **more: Any) -> Output:
+        started.append(argv)
+        return run(argv, **more)
+
+    monkeypatch.setattr(ext4, "run", count)
+    make_ext4(tree.root, tmp_path / "image", label="x", table=tree.table)
+    assert len(started) == 2 + 4, "one file system, one script, and a line each for what a name of 255 bytes has"
+    check(tmp_path / "image")
+    for name in ("<5>", "two words", "f" * 120, "g" * 255):
+        said = " ".join(ask(tmp_path / "image", f'stat "/{folder}/{name}"').split())
+        assert "Mode: 0640" in said
+        assert "User: 7 Group: 8" in said
+        assert f"user.a ({len(name)})" in said
+    assert "User: 9 Group: 8" in " ".join(ask(tmp_path / "image", f'stat "/{folder}/null"').split())
+    assert "Mode: 02775" in " ".join(ask(tmp_path / "image", f'stat "/{folder}"').split())
+    assert "block special" in ask(tmp_path / "image", "stat /short")
+
+
 def test_names_that_could_be_commands_are_refused_or_kept_plain(tmp_path: Path) -> None:
     place = tmp_path / "tree"
     place.mkdir()
     tree = Tree.make(place)
     (tree.root / "plain\ndump x y").write_text("")
     make_ext4(tree.root, tmp_path / "a", label="x")
-    tree.table = {"plain\ndump x y": Meta(0o600, 1, 1)}
+    tree.table = Table({"plain\ndump x y": Meta(0o600, 1, 1)})
     with pytest.raises(ConfigError, match="line break"):
         make_ext4(tree.root, tmp_path / "b", label="x", table=tree.table)
     (tree.root / "file").write_text("")
-    tree.table = {"file": Meta(0o600, 0, 0, {"user.x\nrm file": b"x", "user.fine": b"y"})}
+    tree.table = Table({"file": Meta(0o600, 0, 0, {"user.x\nrm file": b"x", "user.fine": b"y"})})
     make_ext4(tree.root, tmp_path / "c", label="x", table=tree.table)
     shown = ask(tmp_path / "c", "stat /file")
     assert "user.fine" in shown

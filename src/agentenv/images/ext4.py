@@ -26,6 +26,8 @@ _FEATURES = "none,ext_attr,dir_index,filetype,extent,flex_bg,sparse_super,large_
 _UUID = "61676e74-656e-4076-8000-000000000001"
 _ATTEMPTS = 6
 _LINE = 250
+# Of a name in a line beside what else stands there.
+_NAME = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +163,14 @@ def _apply(root: Path, image: Path, table: Mapping[str, Meta]) -> None:
         for number, (path, meta) in enumerate(sorted(table.items())):
             script += _commands(root, path, meta, values / str(number))
         # Long lines one by one: how much debugfs reads of a line of a script depends on its version.
-        long = [line for line in script if len(os.fsencode(line)) > _LINE]
+        short: list[str] = []
+        long: list[str] = []
+        for line in script:
+            (long if len(os.fsencode(line)) > _LINE else short).append(line)
         commands = values / "commands"
-        commands.write_bytes(os.fsencode("\n".join(line for line in script if line not in long) + "\n"))
+        commands.write_bytes(os.fsencode("\n".join(short) + "\n"))
         for chosen in (["-f", str(commands)], *(["-R", line] for line in long)):
-            _debugfs(image, chosen)
+            _debugfs(image, chosen, values)
     finally:
         remove_tree(values)
 
@@ -175,13 +180,14 @@ def _commands(root: Path, path: str, meta: Meta, value: Path) -> list[str]:
     if any(character in path for character in '"\n\r\0'):
         problem = f"the name {path!r} has a quotation mark or a line break, and what it is cannot be kept"
         raise ConfigError([Problem("command line", "--from", problem, "rename it")])
-    place = f'"/{path}"'
-    script = []
+    place, script = _enter(path)
+    entered = bool(script)
     if meta.device is not None:
         letter, major, minor = meta.device
         kind = stat.S_IFCHR if letter == "c" else stat.S_IFBLK
         folder, _, name = path.rpartition("/")
-        script += [f'cd "/{folder}"', f'mknod "{name}" {letter} {major:d} {minor:d}', "cd /"]
+        script += [] if entered else [f'cd "/{folder}"']
+        script += [f'mknod "{name}" {letter} {major:d} {minor:d}', *([] if entered else ["cd /"])]
     else:
         try:
             kind = stat.S_IFMT((root / path).lstat().st_mode)
@@ -195,14 +201,31 @@ def _commands(root: Path, path: str, meta: Meta, value: Path) -> list[str]:
             continue
         file = value.with_name(f"{value.name}-{len(script)}")
         file.write_bytes(content)
-        script.append(f'ea_set -f "{file}" {place} {name}')
-    return script
+        script.append(f'ea_set -f "{file.name}" {place} {name}')
+    return [*script, "cd /"] if entered else script
 
 
-def _debugfs(image: Path, chosen: list[str]) -> None:
-    argv = [need_program("debugfs", "to set owners in images"), "-w", *chosen, str(image)]
+def _enter(path: str) -> tuple[str, list[str]]:
+    """What to call a path in a script, and the commands that go to its directory first where it is long.
+
+    By parts, so that no line becomes long: a program that is started for a single line takes as long as for thousands.
+    """
+    folder, _, name = path.rpartition("/")
+    parts = folder.split("/")
+    if len(os.fsencode(path)) <= _NAME or max(len(os.fsencode(part)) for part in (*parts, name)) > _NAME:
+        return f'"/{path}"', []
+    steps = [""]
+    for part in parts:
+        if len(os.fsencode(steps[-1])) + len(os.fsencode(part)) > _NAME:
+            steps.append("")
+        steps[-1] += f"{part}/"
+    return f'"./{name}"', [f'cd "{step}"' for step in steps]
+
+
+def _debugfs(image: Path, chosen: list[str], values: Path) -> None:
+    argv = [need_program("debugfs", "to set owners in images"), "-w", *chosen, str(image.absolute())]
     variables = {"E2FSPROGS_FAKE_TIME": str(EPOCH), "DEBUGFS_PAGER": "cat"}
-    said = run(argv, purpose="setting owners and permissions in the image", variables=variables)
+    said = run(argv, purpose="setting owners and permissions in the image", directory=values, variables=variables)
     # It goes on after an error, and ends with 0; its version is the first line.
     faults = [line for line in said.errors.splitlines() if line.strip() and not line.startswith("debugfs ")]
     if faults:
