@@ -21,7 +21,7 @@ from agentenv.errors import ConfigError, ProtocolError, RuntimeUnavailable
 from agentenv.images.blobs import Blob, decompressed
 from agentenv.images.fetching import open_archive
 from agentenv.images.image import resolve_image
-from agentenv.images.oci import read_layout, unpack
+from agentenv.images.oci import OciImage, Start, read_layout, unpack
 from agentenv.images.programs import need_program
 from agentenv.images.progress import LINES
 from agentenv.images.rootfs import Recipe, build_image
@@ -159,7 +159,7 @@ def test_nothing_is_believed_that_has_another_digest(tmp_path: Path) -> None:
     blob.write_bytes(other)
     with pytest.raises(ProtocolError, match="expected a layer with digest"):
         unpacked(layout, tmp_path / "1")
-    blob.unlink()
+    assert not blob.exists(), "what is damaged is not found again"
     with pytest.raises(ProtocolError, match="missing"):
         unpacked(layout, tmp_path / "2")
     blob.write_bytes(good)
@@ -178,6 +178,33 @@ def test_a_lying_archive_does_not_reach_the_shared_layers(store: Store, tmp_path
         build_image("mine", Recipe(f"oci-archive:{file}"), store)
     assert not (store.blobs / "sha256" / image.layers[0][0]).exists()
     assert os.listdir(store.root / "tmp") == []
+
+
+@pytest.mark.parametrize("which", ["layer", "manifest"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-5], lambda data: data[:-1] + b"x"])
+def test_what_the_disk_lost_of_a_layer_is_brought_again(store: Store, tmp_path: Path, which: str, damage) -> None:
+    layout = write_layout(tmp_path / "layout", LAYERS, CONFIG)
+    file = pack(layout, tmp_path / "image.tar")
+    made = build_image("mine", Recipe(f"oci-archive:{file}"), store)
+    image = read_layout(layout, layout / "blobs")
+    kept = store.blobs / "sha256" / (image.layers[0][0] if which == "layer" else image.digest)
+    kept.write_bytes(damage(kept.read_bytes()))
+    recipe = Recipe(f"oci-archive:{file}", fresh=True)
+    with pytest.raises(ProtocolError, match=r"digest .*; the damaged file was removed, and the same command brings it"):
+        build_image("mine", recipe, store)
+    assert build_image("mine", recipe, store).digest == made.digest
+
+
+def test_what_follows_an_archive_in_its_layer_is_read_by_one_alone(tmp_path: Path, need) -> None:
+    need("zstd")
+    plain = archive([File("a", b"a")]) + os.urandom(8 << 20)
+    data = subprocess.run(["zstd", "-c", "-q"], input=plain, capture_output=True, check=True).stdout
+    digest = hashlib.sha256(data).hexdigest()
+    (tmp_path / "sha256").mkdir()
+    (tmp_path / "sha256" / digest).write_bytes(data)
+    tree = Tree.make(tmp_path)
+    unpack(OciImage("", ((digest, "", 0),), Start({}), tmp_path), tree, LINES)
+    assert (tree.root / "a").read_bytes() == b"a"
 
 
 @pytest.mark.parametrize(

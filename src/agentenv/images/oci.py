@@ -15,6 +15,7 @@ from typing import Any
 
 from agentenv.errors import ProtocolError
 from agentenv.images.blobs import Blob, decompressed
+from agentenv.images.files import digest_file
 from agentenv.images.layers import MAX_BYTES, Bounds, Layer
 from agentenv.images.progress import Report
 from agentenv.images.trees import Tree
@@ -109,11 +110,35 @@ def unpack(image: OciImage, tree: Tree, report: Report) -> list[str]:
         with report.task(f"unpacking layer {number} of {len(image.layers)}", size) as task:
             if "encrypted" in media_type:
                 raise ProtocolError(f"expected a layer that is not encrypted, got {media_type}")
-            blob = Blob(image.blobs / "sha256" / digest, digest, task)
-            with contextlib.closing(blob), decompressed(blob) as stream:
-                Layer(tree, bounds, notes).apply(stream)
-                blob.finish()
+            place = image.blobs / "sha256" / digest
+            try:
+                with contextlib.closing(Blob(place, digest, task)) as blob:
+                    with decompressed(blob) as stream:
+                        Layer(tree, bounds, notes).apply(stream)
+                    # Nobody else reads it now: a program that decompresses is fed from another thread.
+                    blob.finish()
+            except ProtocolError as error:
+                raise _blame(error, place, digest) from error
     return notes
+
+
+def _blame(error: ProtocolError, place: Path, digest: str) -> ProtocolError:
+    """The error of a layer that is not as expected, or of what the store kept of it, which then goes."""
+    try:
+        found = digest_file(place)
+    except OSError:
+        return error
+    return error if found == digest else _discard("layer", place, digest, found)
+
+
+def _discard(what: str, place: Path, digest: str, found: str) -> ProtocolError:
+    """Remove a blob that is not what its digest says, so that it is not found again instead of a good one."""
+    said = f"expected a {what} with digest {digest}, got {found}"
+    try:
+        place.unlink(missing_ok=True)
+    except OSError as error:
+        return ProtocolError(f"{said}, and {place} cannot be removed: {error.strerror}")
+    return ProtocolError(f"{said}; the damaged file was removed, and the same command brings it again")
 
 
 def _choose(index: Mapping[str, Any]) -> tuple[str, str]:
@@ -143,12 +168,13 @@ def _hex(digest: object) -> str:
 
 
 def _read_json(blobs: Path, digest: str) -> dict[str, Any]:
+    place = blobs / "sha256" / digest
     try:
-        data = _read_small(blobs / "sha256" / digest)
+        data = _read_small(place)
     except OSError as error:
         raise ProtocolError(f"expected the blob sha256:{digest}, and it is missing") from error
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise ProtocolError(f"expected a blob with digest {digest}, got {hashlib.sha256(data).hexdigest()}")
+    if (found := hashlib.sha256(data).hexdigest()) != digest:
+        raise _discard("blob", place, digest, found)
     return _parse(data, f"the blob sha256:{digest}")
 
 
