@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import zipfile
@@ -258,6 +259,30 @@ def test_what_a_program_of_the_image_puts_in_place_of_a_directory_leads_nowhere(
     assert {path.name: path.read_text() for path in outside.iterdir()} == {"resolv.conf": "the host's"}
     (step,) = (store.root / "steps").iterdir()
     assert {path.name: path.read_text() for path in (step / "root/moved").iterdir()} == {"resolv.conf": "the image's"}
+
+
+def test_what_a_program_of_the_image_makes_another_users_is_so_in_the_image_alone(
+    hostile: Path, store: Store, tmp_path: Path
+) -> None:
+    packages = site_packages(hostile)
+    packages.mkdir(parents=True, exist_ok=True)
+    (packages / "sitecustomize.py").write_text(
+        "import contextlib, os\n"
+        "if not os.path.exists('/made'):\n"
+        "    open('/made', 'w').close(); os.link('/made', '/twin'); os.chmod('/made', 0o6755)\n"
+        "    os.mkdir('/closed'); open('/closed/file', 'w').close(); os.chmod('/closed', 0)\n"
+        "    with contextlib.suppress(OSError): os.setxattr('/made', 'user.a', b'x')\n"
+    )
+    made = build_image("mine", Recipe(str(hostile), (str(make_wheel(tmp_path)),)), store)
+    (step,) = (store.root / "steps").iterdir()
+    modes = {name: stat.S_IMODE((step / "root" / name).stat().st_mode) for name in ("made", "twin", "closed")}
+    assert modes == {"made": 0o755, "twin": 0o755, "closed": 0o700}
+    assert os.listxattr(step / "root/made") == []
+    table = Tree.load(step).table
+    assert {name: table[name].mode for name in ("made", "closed")} == {"made": 0o6755, "closed": 0}
+    argv = [need_program("debugfs", "to look"), "-R", "ls -l /", str(made.path)]
+    shown = {line.split()[-1]: line.split()[1] for line in run(argv, purpose="looking").text.splitlines() if line}
+    assert (shown["made"], shown["twin"], shown["closed"]) == ("106755", "106755", "40000")
 
 
 @pytest.mark.parametrize("what", ["a link to nothing", "a file"])

@@ -31,7 +31,7 @@ def run_inside(
     files: Sequence[tuple[str, str]] = (),
     network: bool = False,
 ) -> Output:
-    """Run it to its end.
+    """Run it to its end; what it has set on files that may not lie on the host like that goes into the tree's table.
 
     Args:
         tree: The root file system.
@@ -57,11 +57,13 @@ def run_inside(
     with contextlib.ExitStack() as stack:
         more = stack.enter_context(_resolver(tree)) if network else []
         try:
-            return run([*bwrap, *more, "--chdir", "/", "--", *argv], purpose=purpose, remedy=remedy)
+            said = run([*bwrap, *more, "--chdir", "/", "--", *argv], purpose=purpose, remedy=remedy)
         except RuntimeUnavailable as error:
             if why := explain_failure(str(error)):
                 raise RuntimeUnavailable(f"{purpose}: no sandbox to run it in", why) from error
             raise
+    tree.take_back()
+    return said
 
 
 def _directory(tree: Tree, name: str) -> None:

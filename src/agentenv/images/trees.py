@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,25 @@ class Tree:
             self.table.pop(path, None)
         else:
             self.table[path] = meta
+
+    def take_back(self) -> None:
+        """Keep here what a program that ran in the tree has set on the disk and only its own system's root may: bits
+        that make a program another user's, attributes that give it rights, and permissions that shut us out.
+        """
+        for path, status in walk(self.root):
+            if stat.S_ISLNK(status.st_mode):
+                continue
+            place, mode = self.root / path, stat.S_IMODE(status.st_mode)
+            on_disk = disk_mode(mode, directory=stat.S_ISDIR(status.st_mode))
+            if mode != on_disk:
+                place.chmod(on_disk)
+            xattrs = {name: os.getxattr(place, name) for name in _xattrs(place)}
+            for name in xattrs:
+                os.removexattr(place, name)
+            if mode != on_disk or xattrs:
+                known = self.table.get(path, Meta(mode))
+                kept = mode if mode != on_disk else known.mode
+                self.note(path, replace(known, mode=kept, xattrs={**known.xattrs, **xattrs}), on_disk)
 
     def forget(self, path: str) -> None:
         """Drop what is kept of a path and everything below it."""
