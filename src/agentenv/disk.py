@@ -40,26 +40,43 @@ def data_directory() -> Path:
     """Where agentenv keeps what cannot be made again.
 
     ``$AGENTENV_DATA``, or "agentenv" in ``$XDG_DATA_HOME`` or ``~/.local/share``.
-    """
-    if chosen := os.environ.get("AGENTENV_DATA"):
-        return Path(chosen).expanduser().absolute()
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else home_directory() / ".local/share").absolute() / "agentenv"
-
-
-def home_directory() -> Path:
-    """This user's, of the variable HOME, or else of the system's list of users.
 
     Raises:
-        RuntimeUnavailable: There is none, as in a container that runs as a number which is no user there.
+        RuntimeUnavailable: There is no home directory.
     """
-    if home := os.environ.get("HOME"):
-        return Path(home)
+    return _directory("AGENTENV_DATA", "XDG_DATA_HOME", ".local/share")
+
+
+def cache_directory() -> Path:
+    """Where agentenv keeps what can be made again.
+
+    ``$AGENTENV_CACHE``, or "agentenv" in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+    Raises:
+        RuntimeUnavailable: There is no home directory.
+    """
+    return _directory("AGENTENV_CACHE", "XDG_CACHE_HOME", ".cache")
+
+
+def _directory(ours: str, everybodys: str, below_home: str) -> Path:
+    chosen = os.environ.get(ours)
+    given = chosen or os.environ.get(everybodys)
+    path = os.path.expanduser(given) if given else f"{_home()}/{below_home}"
+    if path.startswith("~"):
+        what = (
+            f" for {ours}={chosen}" if chosen else f": HOME is not set, and user {os.getuid()} is in no list of users"
+        )
+        message = f"expected a home directory{what}"
+        raise RuntimeUnavailable(message, f"set HOME=DIR, or {ours}=DIR")
+    return Path(path).absolute() if chosen else Path(path).absolute() / "agentenv"
+
+
+def _home() -> str:
+    """Of this user; "~" where there is none, as in a container that runs as a number which is no user there."""
     try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+        return os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
-        what = f"expected a home directory, but HOME is not set and user {os.getuid()} is in no list of users"
-        raise RuntimeUnavailable(what, "set HOME, or both AGENTENV_DATA and AGENTENV_CACHE") from None
+        return "~"
 
 
 def sync(path: Path) -> None:

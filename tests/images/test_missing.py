@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentenv.errors import RuntimeUnavailable
+from agentenv.errors import ConfigError, RuntimeUnavailable
 from agentenv.images.image import resolve_image
 from agentenv.images.kernels import resolve_kernel, take_kernel
 from agentenv.images.rootfs import Recipe, build_image
@@ -45,6 +45,18 @@ def test_a_name_of_the_store_wins_over_a_directory(
     (tmp_path / "vmlinux").write_bytes(elf(version="6.1"))
     kernel = take_kernel(store, tmp_path / "vmlinux", name="same")
     assert resolve_kernel("same", store) == kernel
+
+
+@pytest.mark.parametrize("value", ["~nobody-here/x", "n" * 300, "a/" * 3000, "with\0nul"])
+def test_what_can_be_no_file_is_none(store: Store, value: str) -> None:
+    with pytest.raises(RuntimeUnavailable, match="expected a file or the name of an image"):
+        resolve_image(value, store)
+    with pytest.raises(RuntimeUnavailable, match="expected a file or the name of a fetched kernel"):
+        resolve_kernel(value if "\0" in value else f"{value}x", store)
+    with pytest.raises(ConfigError, match="expected a file, got"):
+        take_kernel(store, Path(value))
+    with pytest.raises(ConfigError, match="expected a directory, got"):
+        build_image("mine", Recipe(".", project=Path(value)), store)
 
 
 def test_a_file_still_wins_over_a_name(store: Store, tmp_path: Path, need, monkeypatch: pytest.MonkeyPatch) -> None:

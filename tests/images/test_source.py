@@ -59,6 +59,10 @@ def test_forms(files: Path, text: str, kind: str, value: str) -> None:
         ("root/below", "there is no /.*/root/below"),
         ("docker://host/name", "got 'docker://host/name'"),
         ("", "expected debian:SUITE, a directory"),
+        ("~nobody-here/root", "there is no /.*/~nobody-here/root"),
+        ("./" + "a/" * 3000, "there is no /.*: File name too long"),
+        ("oci-archive:" + "a" * 300, "is none: File name too long"),
+        ("root/../" * 800, "File name too long"),
     ],
 )
 def test_what_is_none_of_them(files: Path, text: str, words: str) -> None:

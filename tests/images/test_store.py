@@ -314,6 +314,25 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         Store(tmp_path / "file/below")
 
 
+@pytest.mark.parametrize(
+    "variables", [{"AGENTENV_CACHE": "~nobody-here/x", "AGENTENV_DATA": "~nobody-here/x"}, {"XDG_CACHE_HOME": ""}]
+)
+def test_who_has_no_home_is_told_what_helps(variables: dict[str, str]) -> None:
+    code = (
+        "import os, sys\n"
+        "os.environ = {'PATH': os.environ['PATH'], **dict(pair.split('=') for pair in sys.argv[1:])}\n"
+        "import pwd; pwd.getpwuid = pwd.getpwnam = lambda *_: {}['nobody of this number']\n"
+        "from agentenv.cli.app import run_app\n"
+        "sys.exit([run_app(words) for words in (['image', 'ls'], ['kernel', 'ls'], ['snapshot', 'ls'])] != [3] * 3)\n"
+    )
+    given = [f"{name}={value}" for name, value in variables.items()]
+    done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("expected a home directory") == 3
+    assert "remedy: set HOME=DIR, or AGENTENV_CACHE=DIR" in done.stderr
+    assert "remedy: set HOME=DIR, or AGENTENV_DATA=DIR" in done.stderr
+
+
 def test_what_is_in_a_directory_that_was_there_is_nobody_elses(tmp_path: Path) -> None:
     root = tmp_path / "shared"
     (root / "objects").mkdir(parents=True)

@@ -9,10 +9,9 @@ from typing import NoReturn
 
 import pytest
 
-from agentenv.disk import data_directory, home_directory
+from agentenv.disk import cache_directory, data_directory
 from agentenv.errors import RuntimeUnavailable
 from agentenv.images.store import Store
-from agentenv.sandbox.runtimes._vm.accelerator import cache_directory
 
 _VARIABLES = ("HOME", "AGENTENV_DATA", "AGENTENV_CACHE", "XDG_DATA_HOME", "XDG_CACHE_HOME")
 
@@ -27,7 +26,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_variable_the_list_of_users_counts(home: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if home is not None:
         monkeypatch.setenv("HOME", home)
-    assert home_directory() == Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert data_directory() == Path(pwd.getpwuid(os.getuid()).pw_dir) / ".local/share/agentenv"
 
 
 def test_who_is_no_user_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -35,10 +34,10 @@ def test_who_is_no_user_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp
         raise KeyError(f"getpwuid(): uid not found: {number}")
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    for ask in (data_directory, cache_directory, Store.default):
+    for ask, variable in ((data_directory, "DATA"), (cache_directory, "CACHE"), (Store.default, "CACHE")):
         with pytest.raises(RuntimeUnavailable, match="HOME is not set") as caught:
             ask()
-        assert caught.value.remedy == "set HOME, or both AGENTENV_DATA and AGENTENV_CACHE"
+        assert caught.value.remedy == f"set HOME=DIR, or AGENTENV_{variable}=DIR"
     monkeypatch.setenv("AGENTENV_DATA", str(tmp_path))
     monkeypatch.setenv("AGENTENV_CACHE", str(tmp_path))
     assert data_directory() == cache_directory() == Store.default().root == tmp_path

@@ -44,6 +44,7 @@ def fetch(
       agentenv kernel fetch --package linux-image-amd64
       agentenv kernel fetch --from ./vmlinux --name mine
     """
+    import os
     import re
     from pathlib import Path
 
@@ -75,7 +76,7 @@ def fetch(
     elif is_url:
         found = download_kernel(store, source, sha256 or "", name=name, report=report)
     else:
-        found = take_kernel(store, Path(source).expanduser(), name=name, report=report)
+        found = take_kernel(store, Path(os.path.expanduser(source)), name=name, report=report)
     if json_:
         print_json(found.to_json())
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -70,13 +71,13 @@ def resolve_image(value: str, store: Store, asked: str = "rootfs_image") -> Imag
     Raises:
         RuntimeUnavailable: There is neither, or what lies beside a file cannot be understood.
     """
-    path = Path(value).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(value))
+    if os.path.isfile(path):
         return _from_record(_read_beside(path.with_name(f"{path.name}.json")), path.absolute(), "", "")
     found = store.named(KIND, value)
     if found is not None:
         return _of(found, store)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise RuntimeUnavailable(
             f"expected a file or the name of an image as {asked}, got the directory {str(path)!r}",
             f"agentenv image build {path.absolute().name or 'NAME'} --from {path}",

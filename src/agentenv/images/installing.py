@@ -177,8 +177,8 @@ def _settle(tree: Tree, before: Mapping[str, int]) -> None:
 
 
 def _local(text: str) -> Path | None:
-    path = Path(text).expanduser()
-    return path.absolute() if text.endswith((".whl", ".tar.gz", ".zip")) and path.is_file() else None
+    path = Path(os.path.expanduser(text))
+    return path.absolute() if text.endswith((".whl", ".tar.gz", ".zip")) and os.path.isfile(path) else None
 
 
 def _host_pips() -> list[Path]:

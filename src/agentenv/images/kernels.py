@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from agentenv.images.debs import Unpacked, fetch_package, find_in, find_package,
 from agentenv.images.files import digest_file
 from agentenv.images.modules import find_modules, store_modules
 from agentenv.images.progress import LINES, Report
+from agentenv.images.source import why_not
 from agentenv.images.store import Named, Store, instead, shown
 from agentenv.images.vmlinux import check_bootable, read_kernel
 
@@ -95,8 +97,10 @@ def take_kernel(
         ConfigError: It is no such file.
         RuntimeUnavailable: It cannot boot a machine.
     """
-    if not path.is_file():
-        raise ConfigError([Problem("command line", "--from", f"expected a file, got {path}")])
+    if not os.path.isfile(path):
+        raise ConfigError(
+            [Problem("command line", "--from", f"expected a file, got {str(path)[:200]!r}{why_not(path)}")]
+        )
     name = name or (None if path.suffix == ".deb" else path.name)
     return _name(store, _from_file(store, path.absolute(), report), source or str(path.absolute()), name)
 
@@ -149,8 +153,8 @@ def resolve_kernel(value: str | None, store: Store, asked: str = "kernel_image")
                 "expected a kernel for virtual machines, and none was fetched yet", "agentenv kernel fetch"
             )
         return max(fetched, key=lambda kernel: (kernel.number, kernel.fetched))
-    path = Path(value).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(value))
+    if os.path.isfile(path):
         with open(path, "rb") as file:
             raw = file.read(4) == b"\x7fELF"
         path = path.absolute()

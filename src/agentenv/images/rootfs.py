@@ -24,7 +24,7 @@ from agentenv.images.inside import make_parents, parts_of, resolve
 from agentenv.images.layers import Layer
 from agentenv.images.oci import OciImage, Start, unpack
 from agentenv.images.progress import LINES, Report
-from agentenv.images.source import Source, parse_source
+from agentenv.images.source import Source, parse_source, why_not
 from agentenv.images.steps import step
 from agentenv.images.store import Store, check_name
 from agentenv.images.trees import Tree, digest_tree, take_in
@@ -68,8 +68,8 @@ def build_image(name: str, recipe: Recipe, store: Store, report: Report = LINES)
     """
     check_name(name)
     source = parse_source(recipe.source)
-    if recipe.project is not None and not recipe.project.is_dir():
-        message = f"expected a directory, got {recipe.project}"
+    if recipe.project is not None and not os.path.isdir(recipe.project):
+        message = f"expected a directory, got {str(recipe.project)[:200]!r}{why_not(recipe.project)}"
         raise ConfigError([Problem("command line", "--project", message)])
     with store.work() as work:
         return _Build(name, source, recipe, store, report, work).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,21 +51,32 @@ def parse_source(text: str) -> Source:
             raise _wrong(f"expected a reference such as oci:HOST/NAME:TAG, got {text!r}")
         return Source("oci", rest)
     if colon and scheme == "oci-archive":
-        path = Path(rest).expanduser().absolute()
-        if not path.is_file():
-            raise _wrong(f"expected a file after oci-archive:, and {path} is none")
+        path = Path(os.path.expanduser(rest)).absolute()
+        if not os.path.isfile(path):
+            raise _wrong(f"expected a file after oci-archive:, and {str(path)[:200]} is none{why_not(path)}")
         return Source("oci-archive", str(path))
-    path = Path(text.removeprefix("dockerfile:")).expanduser().absolute()
-    if text and path.is_dir() and not text.startswith("dockerfile:"):
+    path = Path(os.path.expanduser(text.removeprefix("dockerfile:"))).absolute()
+    if text and os.path.isdir(path) and not text.startswith("dockerfile:"):
         return Source("directory", str(path))
-    if path.is_file():
+    if os.path.isfile(path):
         if text.startswith("dockerfile:") or _DOCKERFILE.match(path.name):
             return Source("dockerfile", str(path))
         raise _wrong(f"expected {FORMS}; {path} is a file", f"oci-archive:{path} or dockerfile:{path} says which")
     is_path = text.startswith(("dockerfile:", ".", "/", "~")) or ("/" in text and ":" not in text)
     if is_path or _DOCKERFILE.match(text):
-        raise _wrong(f"expected {FORMS}, and there is no {path}")
-    raise _wrong(f"expected {FORMS}, got {text!r}")
+        raise _wrong(f"expected {FORMS}, and there is no {str(path)[:200]}{why_not(path)}")
+    raise _wrong(f"expected {FORMS}, got {text[:200]!r}")
+
+
+def why_not(path: Path) -> str:
+    """Why a path cannot be looked at, to end a sentence with; "" where there is nothing of this name, or something."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return ""
+    except OSError as error:
+        return f": {error.strerror}"
+    return ""
 
 
 def _wrong(message: str, hint: str = "") -> ConfigError:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from agentenv import locks
-from agentenv.disk import home_directory, room_for, sync
+from agentenv.disk import cache_directory, room_for, sync
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
 from agentenv.images.content import close, digest_files, is_whole, mend, sizes
 from agentenv.images.files import MAKE_ROOM, remove_tree, sync_tree
@@ -79,10 +79,7 @@ class Store:
     @classmethod
     def default(cls) -> Store:
         """The store of this user: ``$AGENTENV_CACHE``, ``$XDG_CACHE_HOME/agentenv`` or ``~/.cache/agentenv``."""
-        if chosen := os.environ.get("AGENTENV_CACHE"):
-            return cls(Path(chosen).expanduser())
-        caches = os.environ.get("XDG_CACHE_HOME")
-        return cls((Path(caches) if caches else home_directory() / ".cache") / "agentenv")
+        return cls(cache_directory())
 
     @property
     def blobs(self) -> Path:

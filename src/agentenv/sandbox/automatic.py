@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agentenv.disk import cache_directory
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.contract import SandboxSpec
 from agentenv.sandbox.probe import FindFiles, probe
-from agentenv.sandbox.runtimes._vm.accelerator import cache_directory, probe_kvm
+from agentenv.sandbox.runtimes._vm.accelerator import probe_kvm
 from agentenv.sandbox.runtimes._vm.files import find_program
 from agentenv.sandbox.runtimes._vm.trials import WORKS, Trial, boot_id, identity
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agentenv.disk import cache_directory
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm import accelerator
-from agentenv.sandbox.runtimes._vm.accelerator import cache_directory, choose, probe_kvm
+from agentenv.sandbox.runtimes._vm.accelerator import choose, probe_kvm
 from agentenv.sandbox.runtimes._vm.diagnosis import Kvm
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="expected an x86-64 host")

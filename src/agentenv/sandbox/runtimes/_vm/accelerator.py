@@ -19,7 +19,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from agentenv.disk import home_directory
+from agentenv.disk import cache_directory
 from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._vm.diagnosis import DENIED, MISSING, Facts, Kvm, diagnose
 from agentenv.sandbox.runtimes._vm.trials import WORKS, Trial, boot_id
@@ -29,13 +29,6 @@ logger = logging.getLogger("agentenv.sandbox")
 DEVICE = "/dev/kvm"
 _TRIAL = Path(__file__).with_name("_kvmtry.py")
 _DEADLINE_S = 60.0
-
-
-def cache_directory() -> Path:
-    """Where agentenv keeps what can be made again: $AGENTENV_CACHE, or "agentenv" in the user's cache directory."""
-    if ours := os.environ.get("AGENTENV_CACHE"):
-        return Path(ours).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or home_directory() / ".cache").absolute() / "agentenv"
 
 
 def choose(wanted: str = "auto") -> str:
