@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import hashlib
 import http.server
 import json
 import lzma
+import os
+import socket
 import struct
 import subprocess
 import threading
@@ -16,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from agentenv.errors import ConfigError, RuntimeUnavailable
+from agentenv.images import vmlinux
 from agentenv.images.initramfs import find_busybox, initramfs_for
 from agentenv.images.kernels import Kernel, download_kernel, list_kernels, resolve_kernel, take_kernel
 from agentenv.images.store import Store
@@ -67,7 +71,17 @@ def test_an_uncompressed_kernel_from_a_bzimage(tmp_path: Path, need, name: str, 
 
 def test_what_is_no_kernel_is_refused(tmp_path: Path, store: Store) -> None:
     for number, data in enumerate(
-        [b"", b"text", elf(machine=183), bzimage(b"unknown" * 100), bzimage(gzip.compress(elf())[:-40]), elf()[:50]]
+        [
+            *(
+                b"",
+                b"text",
+                elf(machine=183),
+                bzimage(b"unknown" * 100),
+                bzimage(gzip.compress(elf())[:-40]),
+                elf()[:50],
+            ),
+            *(bzimage(b"")[:length] for length in (0x206, 0x24A, 0x250)),
+        ]
     ):
         path = tmp_path / str(number)
         path.write_bytes(data)
@@ -82,6 +96,42 @@ def test_what_is_no_kernel_is_refused(tmp_path: Path, store: Store) -> None:
     with pytest.raises(ConfigError, match="expected a file"):
         take_kernel(store, tmp_path / "none")
     assert list_kernels(store) == []
+
+
+@pytest.mark.parametrize("place", [32, 64 + 8], ids=["headers", "a note"])
+@pytest.mark.parametrize("at", [2**64 - 1, 2**63, 2**62])
+def test_a_kernel_whose_parts_lie_nowhere_is_refused(tmp_path: Path, store: Store, place: int, at: int) -> None:
+    path = tmp_path / "vmlinux"
+    data = bytearray(elf())
+    struct.pack_into("<Q", data, place, at)
+    path.write_bytes(data)
+    for take in (lambda: take_kernel(store, path), lambda: resolve_kernel(str(path), store)):
+        with pytest.raises(RuntimeUnavailable, match="CONFIG_PVH=y"):
+            take()
+
+
+@pytest.mark.parametrize("name", ["lz4", "zstd"])
+def test_a_kernel_is_unpacked_up_to_a_limit(
+    tmp_path: Path, store: Store, need, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    need(name)
+    monkeypatch.setattr(vmlinux, "_MOST", 1 << 20)
+    (tmp_path / "bomb").write_bytes(bzimage(compress(name, elf() + bytes(8 << 20))))
+    with pytest.raises(ConfigError, match=f"{name} cannot unpack .*: it is larger than 1 MiB"):
+        take_kernel(store, tmp_path / "bomb")
+
+
+def test_a_kernel_that_says_where_it_lies_is_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    decompress = vmlinux._decompress
+    monkeypatch.setattr(vmlinux, "_decompress", lambda *given: tried.append(given[1]) or decompress(*given))
+    for version, most in ((0x208, 0), (0x207, 100)):
+        image = bytearray(bzimage(b"\0" + b"\x1f\x8b\x08" * 1000))
+        struct.pack_into("<H", image, 0x206, version)
+        (tmp_path / "odd").write_bytes(image)
+        with pytest.raises(ConfigError, match="expected a kernel compressed by"):
+            read_kernel(tmp_path / "odd")
+        assert len(tried) == most
 
 
 def test_which_kernel_a_configuration_means(tmp_path: Path, store: Store) -> None:
@@ -150,6 +200,35 @@ def test_a_kernel_from_the_network_must_be_the_one_that_was_meant(tmp_path: Path
         download_kernel(store, url, "00" * 32)
 
 
+@pytest.mark.parametrize(
+    ("answer", "path", "error"),
+    [
+        (b"garbage\r\n\r\n", "k", RuntimeUnavailable),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nabc", "k", RuntimeUnavailable),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: abc\r\n\r\nabc", "k", RuntimeUnavailable),
+        (b"HTTP/1.1 200 OK\r\n\r\nabc", "a b", RuntimeUnavailable),
+        (b"HTTP/1.1 200 OK\r\n\r\nabc", "..", ConfigError),
+        (b"HTTP/1.1 200 OK\r\n\r\nabc", "k" * 300, ConfigError),
+    ],
+    ids=["no HTTP", "cut short", "no length", "no address", "no name", "a long name"],
+)
+def test_what_answers_in_place_of_a_kernel(store: Store, answer: bytes, path: str, error: type[Exception]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            server.settimeout(20)
+            with contextlib.suppress(OSError), server.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(error, match=r"expected to fetch a kernel|expected a file with SHA-256"):
+            download_kernel(store, f"http://127.0.0.1:{server.getsockname()[1]}/{path}", "00" * 32)
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
 def test_the_distributions_kernel(distribution_kernel: Kernel, dear_store: Store) -> None:
     kernel = distribution_kernel
     assert kernel.path.read_bytes()[:4] == b"\x7fELF"
@@ -175,6 +254,32 @@ def test_the_first_file_system(distribution_kernel: Kernel, dear_store: Store, t
     assert there == [one.name for one in distribution_kernel.modules]
     # What a shell would stumble over before anything is mounted.
     subprocess.run([find_busybox(), "sh", "-n", tmp_path / "init"], check=True)
+
+
+@pytest.mark.parametrize("what", ["pipe", "link", "module"])
+def test_a_package_with_something_else_in_place_of_its_files(tmp_path: Path, store: Store, need, what: str) -> None:
+    need("dpkg-deb", "depmod", "modprobe")
+    root = tmp_path / "root"
+    for name in ("boot", "lib/modules/6.9", "DEBIAN"):
+        (root / name).mkdir(parents=True)
+    (root / "DEBIAN/control").write_text("Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n")
+    image = root / "boot/vmlinuz-6.9"
+    if what == "pipe":
+        os.mkfifo(image)
+    elif what == "link":
+        image.symlink_to("/dev/zero")
+    else:
+        image.write_bytes(elf())
+        (root / "lib/modules/6.9/modules.builtin").write_text(
+            "".join(f"kernel/{name}.ko\n" for name in ("virtio_mmio", "virtio_blk", "overlay"))
+        )
+        (root / "lib/modules/6.9/ext4.ko.xz").write_bytes(b"damaged")
+    subprocess.run(["dpkg-deb", "-b", root, tmp_path / "x.deb"], capture_output=True, check=True)
+    words = (
+        "expected a whole module, and ext4" if what == "module" else "expected a kernel and its modules in the package"
+    )
+    with pytest.raises(RuntimeUnavailable, match=words):
+        take_kernel(store, tmp_path / "x.deb")
 
 
 def test_a_missing_busybox_is_named(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:

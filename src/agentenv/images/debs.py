@@ -89,7 +89,8 @@ def fetch_package(package: str, work: Path, report: Report) -> Unpacked:
     with report.task(f"unpacking {package}"):
         for deb in sorted(debs.iterdir()):
             unpack_deb(deb, root)
-    return find_in(root, next(debs.glob("linux-image*")).name.removesuffix(".deb"))
+    image = next(debs.glob("linux-image*"), debs / package)
+    return find_in(root, image.name.removesuffix(".deb"))
 
 
 def unpack_deb(deb: Path, root: Path) -> None:
@@ -104,7 +105,8 @@ def find_in(root: Path, package: str) -> Unpacked:
     Raises:
         RuntimeUnavailable: It is no kernel with modules.
     """
-    images = sorted((root / "boot").glob("vmlinuz-*"))
+    found = (root / "boot").glob("vmlinuz-*")
+    images = sorted(path for path in found if path.is_file() and not path.is_symlink())
     if not (root / "lib").exists() and (root / "usr/lib/modules").is_dir():
         (root / "lib").symlink_to("usr/lib")
     version = images[0].name.removeprefix("vmlinuz-") if images else ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import re
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -113,7 +115,7 @@ def download_kernel(store: Store, url: str, sha256: str, *, name: str | None = N
         RuntimeUnavailable: It cannot be fetched, or cannot boot a machine.
     """
     with store.work() as work:
-        last = url.rpartition("/")[2].partition("?")[0] or "kernel"
+        last = re.sub(r"[^A-Za-z0-9._+-]", "-", url.rpartition("/")[2].partition("?")[0]).strip(".-")[-100:] or "kernel"
         place = work / last
         try:
             with urllib.request.urlopen(url, timeout=60) as answer, open(place, "wb") as file:
@@ -122,7 +124,7 @@ def download_kernel(store: Store, url: str, sha256: str, *, name: str | None = N
                     while chunk := answer.read(1 << 18):
                         file.write(chunk)
                         task.advance(len(chunk))
-        except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ValueError) as error:
             raise RuntimeUnavailable(
                 f"expected to fetch a kernel from {url}, got: {error}", "check address and proxy"
             ) from error

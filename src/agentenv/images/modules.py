@@ -70,20 +70,33 @@ def find_modules(root: Path, version: str) -> Found:
 
 
 def store_modules(found: Found, folder: Path) -> tuple[str, ...]:
-    """Copy modules into a directory, uncompressed and numbered in their order; returns their names there."""
+    """Copy modules into a directory, uncompressed and numbered in their order; returns their names there.
+
+    Raises:
+        RuntimeUnavailable: One is damaged.
+    """
     folder.mkdir()
     names = []
     for number, path in enumerate(found.paths):
-        name = path.name
-        data = path.read_bytes()
-        if name.endswith(".gz"):
-            data = zlib.decompress(data, 31)
-        elif name.endswith(".xz"):
-            data = lzma.decompress(data)
-        elif name.endswith(".zst"):
-            program = need_program("zstd", "to unpack the kernel's modules")
-            data = subprocess.run([program, "-d", "-c", "-q"], input=data, capture_output=True, check=True).stdout
-        name = f"{number:02d}-{name.partition('.ko')[0]}.ko"
+        name = f"{number:02d}-{path.name.partition('.ko')[0]}.ko"
+        try:
+            data = _read(path)
+        except (zlib.error, lzma.LZMAError, EOFError, subprocess.SubprocessError) as error:
+            message = f"expected a whole module, and {path.name} cannot be unpacked: {error}"
+            raise RuntimeUnavailable(message, "fetch or copy the kernel's package again") from error
         (folder / name).write_bytes(data)
         names.append(name)
     return tuple(names)
+
+
+def _read(path: Path) -> bytes:
+    """A module, uncompressed."""
+    data = path.read_bytes()
+    if path.name.endswith(".gz"):
+        return zlib.decompress(data, 31)
+    if path.name.endswith(".xz"):
+        return lzma.decompress(data)
+    if path.name.endswith(".zst"):
+        program = need_program("zstd", "to unpack the kernel's modules")
+        return subprocess.run([program, "-d", "-c", "-q"], input=data, capture_output=True, check=True).stdout
+    return data

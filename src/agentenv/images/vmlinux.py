@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import bz2
 import io
+import itertools
 import lzma
 import re
 import struct
 import subprocess
+import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
-from agentenv.images.programs import need_program
+from agentenv.images.programs import end, need_program
 from agentenv.sandbox.runtimes._vm.files import has_pvh_entry
 
 _ELF, _X86_64 = b"\x7fELF", 62
@@ -33,6 +35,7 @@ _MAGICS = {
 }
 _VERSION = re.compile(rb"Linux version (\S{1,80}) ")
 _MOST = 512 << 20
+_MOST_TRIED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ def read_kernel(path: Path) -> Vmlinux:
 
 
 def _extract(image: bytes, path: Path) -> bytes:
+    if len(image) < 0x250:
+        raise _wrong(f"expected a whole kernel, and {path} ends in its header")
     setup_sectors = image[0x1F1] or 4
     offset, length = struct.unpack_from("<II", image, 0x248)
     start = (setup_sectors + 1) * 512 + offset
@@ -80,17 +85,24 @@ def _extract(image: bytes, path: Path) -> bytes:
         if payload.startswith(magic):
             return _decompress(payload, name, path)
     # Before protocol 2.08 the header does not say where it lies.
-    for magic, name in _MAGICS.items():
-        at = image.find(magic)
-        while at >= 0 and name != "lzma":
-            try:
-                data = _decompress(image[at:], name, path)
-            except ConfigError:
-                data = b""
-            if data[:4] == _ELF:
-                return data
-            at = image.find(magic, at + 1)
+    older = struct.unpack_from("<H", image, 0x206)[0] < 0x208
+    for at, name in itertools.islice(_candidates(image), _MOST_TRIED if older else 0):
+        try:
+            data = _decompress(image[at:], name, path)
+        except ConfigError:
+            continue
+        if data[:4] == _ELF:
+            return data
     raise _wrong(f"expected a kernel compressed by {', '.join(_MAGICS.values())}, and {path} is by something else")
+
+
+def _candidates(image: bytes) -> Iterator[tuple[int, str]]:
+    """Where something compressed may begin, and by what; the first bytes of lzma are too common."""
+    for magic, name in _MAGICS.items():
+        at = image.find(magic) if name != "lzma" else -1
+        while at >= 0:
+            yield at, name
+            at = image.find(magic, at + 1)
 
 
 def _decompress(payload: bytes, name: str, path: Path) -> bytes:
@@ -111,10 +123,32 @@ def _decompress(payload: bytes, name: str, path: Path) -> bytes:
         return data
     program = need_program(name, f"to unpack {path.name}, which is compressed by it")
     # The last four bytes tell the size, which the programs would take for damage.
-    done = subprocess.run([program, "-d", "-c", "-q"], input=payload[:-4], capture_output=True, check=False)
-    if done.returncode != 0 and done.stdout[:4] != _ELF:
-        raise _wrong(f"expected a whole kernel, and {name} cannot unpack {path}: {done.stderr.decode().strip()[-200:]}")
-    return done.stdout
+    data, complaint = _run(program, payload[:-4])
+    if complaint and data[:4] != _ELF:
+        raise _wrong(f"expected a whole kernel, and {name} cannot unpack {path}: {complaint}")
+    return data
+
+
+def _run(program: str, payload: bytes) -> tuple[bytes, str]:
+    """What a program makes of a payload, at most as much as any kernel has, and what is wrong with that."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+        given.write(payload)
+        given.seek(0)
+        process = subprocess.Popen(
+            [program, "-d", "-c", "-q"], stdin=given, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        )
+        assert process.stdout is not None
+        try:
+            data = process.stdout.read(_MOST)
+            if process.stdout.read(1):
+                return b"", f"it is larger than {_MOST >> 20} MiB"
+            if process.wait() == 0:
+                return data, ""
+        finally:
+            end(process)
+            process.stdout.close()
+        errors.seek(0)
+        return data, errors.read().decode(errors="replace").strip()[-200:] or f"exit code {process.returncode}"
 
 
 def _has_pvh(data: bytes) -> bool:

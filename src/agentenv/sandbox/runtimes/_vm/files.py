@@ -32,6 +32,7 @@ _FICLONE = 0x40049409  # linux/fs.h
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR)
 _PT_NOTE = 4
 _XEN_PHYS32_ENTRY = 18  # Xen's public/elfnote.h; where a PVH kernel is entered
+_BEYOND = 1 << 40  # any kernel
 _NOTE_BYTES = 1 << 16
 
 
@@ -125,15 +126,18 @@ def has_pvh_entry(file: BinaryIO) -> bool:
     file.seek(0)
     head = file.read(64)
     (table,), (width, count) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<HH", head, 54)
-    file.seek(table)
-    headers = file.read(width * count)
+    headers = _read(file, table, width * count)
     for at in range(0, len(headers) - 55, max(1, width)):
         kind, _flags, offset, _virtual, _physical, size = struct.unpack_from("<IIQQQQ", headers, at)
-        if kind == _PT_NOTE:
-            file.seek(offset)
-            if _has_entry(file.read(min(size, _NOTE_BYTES))):
-                return True
+        if kind == _PT_NOTE and _has_entry(_read(file, offset, min(size, _NOTE_BYTES))):
+            return True
     return False
+
+
+def _read(file: BinaryIO, at: int, size: int) -> bytes:
+    """What is there; nothing behind the end, however far."""
+    file.seek(min(at, _BEYOND))
+    return file.read(size)
 
 
 def _has_entry(notes: bytes) -> bool:
