@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -186,6 +187,65 @@ def test_a_manifest_says_what_was_written_or_nothing(
     assert (shown.kind, shown.name) == ("unknown", None)
 
 
+FORGED: list[dict[str, object]] = [
+    {"id": None},
+    {"files": None},
+    {"name": ["x"]},
+    {"created": 3},
+    {"kind": "odd"},
+    {"parent": "../.."},
+    {"parent": 3},
+    {"replaces": ["x"]},
+    {"depth": "1"},
+    {"stored_bytes": True},
+    {"machine": [1]},
+    {"path": "/elsewhere"},
+    *(
+        {"files": [{"name": "state", "bytes": 5, "digest": "sha256:", **change}]}
+        for change in (
+            {"name": "../../../elsewhere"},
+            {"name": ".."},
+            {"name": 3},
+            {"bytes": "5"},
+            {"bytes": -1},
+            {"digest": 3},
+            {"pages": {"bytes": 1, "digest": ""}},
+            {"pages": {}, "extents": {}},
+            {"other": 1},
+        )
+    ),
+    {"files": [{"name": "state", "bytes": 5, "digest": ""}] * 2},
+    {"files": ["state"]},
+    {"files": {}},
+]
+
+
+@pytest.mark.parametrize("change", FORGED, ids=str)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_manifest_that_was_sealed_by_another_can_say_only_what_ours_do(
+    store: SnapshotStore, line: tuple[Snapshot, Snapshot], change: dict[str, object], which: int
+) -> None:
+    path = line[which].path / "manifest.json"
+    record = {key: value for key, value in {**json.loads(path.read_text()), **change}.items() if key != "seal"}
+    if change in ({"id": None}, {"files": None}):
+        del record[next(iter(change))]
+    sealed = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+    path.write_text(json.dumps({**record, "seal": hashlib.sha256(sealed).hexdigest()}))
+    with pytest.raises(SnapshotDamaged, match=r"manifest\.json: "):
+        opened(store, line[which])
+    assert {one.id: one.kind for one in store.list()}[line[which].id] == "unknown"
+    assert store.gc(now=True).removed == 0
+    assert not (store.root.parent / "elsewhere").exists()
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(store: SnapshotStore, tmp_path: Path) -> None:
+    empty = store.add(make(tmp_path / "1", FULL, state=b""))
+    (empty.path / "files/state").unlink()
+    os.mkfifo(empty.path / "files/state")
+    with pytest.raises(SnapshotDamaged, match="files/state: expected a file, got something else"):
+        opened(store, empty)
+
+
 def test_a_manifest_of_another_snapshot_is_none_of_this(store: SnapshotStore, line: tuple[Snapshot, Snapshot]) -> None:
     parent, child = line
     shutil.copy(parent.path / "manifest.json", child.path / "manifest.json")
@@ -204,7 +264,7 @@ def test_anything_in_place_of_a_manifest(store: SnapshotStore, line: tuple[Snaps
 
 def test_notes_that_are_damaged_are_no_notes(store: SnapshotStore, line: tuple[Snapshot, Snapshot]) -> None:
     _, child = line
-    for text in ("", "[]", '{"files": 3, "copies": [], "damage": 7}', "{"):
+    for text in ("", "[]", "[" * 100_000, '{"files": 3, "copies": [], "damage": 7}', "{"):
         for one in line:
             (store.root / "checked" / f"{one.id}.json").write_text(text)
         assert opened(store, child)

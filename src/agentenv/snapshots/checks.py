@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -98,7 +99,7 @@ class Checks:
 
     def _read(self, id: str) -> dict[str, Any]:
         # Whatever is wrong with it: then nothing is known, and files are read again.
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             found = json.loads((self._places.checked / f"{id}.json").read_bytes())
             if isinstance(found, dict):
                 return {key: value for key, value in found.items() if isinstance(value, dict)}
@@ -121,9 +122,11 @@ class Checks:
 def problem(path: Path, stored: Stored, pace: Pace) -> str:
     """Read a file; why it is not what was kept, or ""."""
     try:
-        size = path.stat().st_size
-        if size != stored.bytes:
-            return f"expected {stored.bytes} bytes, got {size}"
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "expected a file, got something else"
+        if status.st_size != stored.bytes:
+            return f"expected {stored.bytes} bytes, got {status.st_size}"
         found = digest(path, stored.digest.partition(":")[0], pace)
     except OSError as error:
         return error.strerror or str(error)

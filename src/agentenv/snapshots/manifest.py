@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -200,20 +200,77 @@ def read(path: Path) -> Snapshot:
         )
     if record.pop("seal", None) != _seal(record):
         raise ValueError("its content is not what was written")
+    _expect_fields(record)
     if record["id"] != path.name:
         raise ValueError(f"expected the id {path.name}, got {record['id']}")
-    parts = tuple(
-        Part(
-            one["name"],
-            one["bytes"],
-            one["digest"],
-            Stored(**one["pages"]) if "pages" in one else None,
-            Stored(**one["extents"]) if "extents" in one else None,
-        )
-        for one in record["files"]
-    )
+    parts = tuple(map(_part, record["files"]))
+    if len({part.name for part in parts}) < len(parts):
+        raise ValueError("expected each file once")
+    if (record["kind"] == "incremental") != (record["parent"] is not None):
+        raise ValueError("expected a parent of incremental ones alone")
+    if record["parent"] is None and any(part.pages is not None for part in parts):
+        raise ValueError("expected changes of files of incremental ones alone")
     given = {key: value for key, value in record.items() if key not in ("format", "files")}
     return Snapshot(path=path, files=parts, **given)
+
+
+_FIELDS: dict[str, tuple[bool, Callable[[Any], bool]]] = {
+    "id": (True, lambda value: isinstance(value, str)),
+    "name": (True, lambda value: value is None or isinstance(value, str)),
+    "created": (True, lambda value: isinstance(value, str)),
+    "kind": (True, lambda value: value in ("full", "incremental")),
+    "parent": (True, lambda value: value is None or (isinstance(value, str) and is_id(value))),
+    "depth": (False, lambda value: _is_count(value)),
+    "replaces": (False, lambda value: value is None or (isinstance(value, str) and is_id(value))),
+    "logical_bytes": (True, lambda value: _is_count(value)),
+    "stored_bytes": (True, lambda value: _is_count(value)),
+    "machine": (False, lambda value: isinstance(value, dict)),
+    "sandbox": (False, lambda value: isinstance(value, dict)),
+    "about": (False, lambda value: isinstance(value, dict)),
+    "files": (True, lambda value: isinstance(value, list)),
+    "format": (True, lambda value: True),
+}
+"""What a manifest has, whether it must, and what it may be: its seal says what was written, not by whom."""
+
+
+def _expect_fields(record: Mapping[str, Any]) -> None:
+    for key, (is_needed, fits) in _FIELDS.items():
+        if key in record and not fits(record[key]):
+            raise ValueError(f"its {key!r} cannot be {record[key]!r:.80}")
+        if is_needed and key not in record:
+            raise ValueError(f"it has no {key!r}")
+    if others := sorted(set(record) - set(_FIELDS)):
+        raise ValueError(f"expected nothing called {others[0]!r:.80} in it: another version of agentenv wrote it")
+
+
+def _part(found: Any) -> Part:
+    if not isinstance(found, dict) or set(found) - {"name", "bytes", "digest", "pages", "extents"}:
+        raise ValueError(f"expected a file's name, size and digest, got {found!r:.80}")
+    name = found.get("name")
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"expected the name of a file, got {name!r:.80}")
+    if ("pages" in found) != ("extents" in found):
+        raise ValueError(f"expected both pages and extents of {name!r:.80}")
+    changes = [_stored(found[key]) if key in found else None for key in ("pages", "extents")]
+    return Part(name, *_size_and_digest(found), *changes)
+
+
+def _stored(found: Any) -> Stored:
+    if not isinstance(found, dict) or set(found) != {"bytes", "digest"}:
+        raise ValueError(f"expected a size and a digest, got {found!r:.80}")
+    return Stored(*_size_and_digest(found))
+
+
+def _size_and_digest(found: Mapping[str, Any]) -> tuple[int, str]:
+    size, digest = found.get("bytes"), found.get("digest")
+    if not _is_count(size) or not isinstance(digest, str):
+        raise ValueError(f"expected a size and a digest, got {size!r:.40} and {digest!r:.80}")
+    assert isinstance(size, int)
+    return size, digest
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def unreadable(path: Path, reason: str) -> Snapshot:
