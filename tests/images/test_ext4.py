@@ -190,6 +190,15 @@ def test_a_size_is_kept_or_refused(tmp_path: Path) -> None:
         make_ext4(tree.root, tmp_path / "small", label="x", size_mb=4)
 
 
+@pytest.mark.parametrize("size_mb", [1 << 24, 10**30])
+def test_a_size_that_no_file_system_can_have_is_refused(tmp_path: Path, size_mb: int) -> None:
+    (tmp_path / "root").mkdir()
+    with pytest.raises(ConfigError, match=f"file system: MB: expected a.*, got {size_mb}"):
+        make_ext4(tmp_path / "root", tmp_path / "image", label="x", size_mb=size_mb)
+    with pytest.raises(ConfigError, match=f"file system: MB: expected a.*, got {size_mb}"):
+        make_empty(tmp_path / "empty", size_mb=size_mb, label="x")
+
+
 def test_an_empty_one_is_a_hole(tmp_path: Path) -> None:
     for name in ("a", "b"):
         make_empty(tmp_path / name, size_mb=128, label="scratch")

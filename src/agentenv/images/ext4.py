@@ -6,6 +6,7 @@ depends on the moment. No journal and no checksums: images are read-only, or thr
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ _MIB = 1 << 20
 _FEATURES = "none,ext_attr,dir_index,filetype,extent,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize"
 # The same for all: nothing here is told apart by it, and what is random could not repeat itself.
 _UUID = "61676e74-656e-4076-8000-000000000001"
+# What can be numbered by 32 bits.
+_MOST_MB = (1 << 32) * BLOCK // _MIB - 1
 _ATTEMPTS = 6
 _LINE = 250
 # Of a name in a line beside what else stands there.
@@ -139,7 +142,14 @@ def _format(out: Path, size_mb: int, *, inodes: int | None, label: str, root: Pa
     argv += [] if root is None else ["-d", str(root)]
     with open(out, "xb") as file:
         # A file of zeros is a hole. From 1.47 on, mkfs can be told and leaves it one where it would write zeros.
-        file.truncate(size_mb * _MIB)
+        try:
+            file.truncate(min(size_mb, _MOST_MB) * _MIB)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            raise _too_large(f"a file that the file system of {out.parent} can hold", size_mb) from error
+    if size_mb > _MOST_MB:
+        raise _too_large(f"at most {_MOST_MB}", size_mb)
     for prezeroed in (",assume_storage_prezeroed=1", ""):
         try:
             run(
@@ -230,6 +240,10 @@ def _debugfs(image: Path, chosen: list[str], values: Path) -> None:
     faults = [line for line in said.errors.splitlines() if line.strip() and not line.startswith("debugfs ")]
     if faults:
         raise RuntimeUnavailable(f"debugfs cannot set owners and permissions in the image: {'; '.join(faults[:5])}")
+
+
+def _too_large(expected: str, size_mb: int) -> ConfigError:
+    return ConfigError([Problem("file system", "MB", f"expected {expected}, got {size_mb}", "give it less")])
 
 
 def _too_small(size_mb: int, extent: Extent) -> ConfigError:
