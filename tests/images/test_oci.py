@@ -33,7 +33,7 @@ from hand_made_tar import block
 
 CONFIG = {
     "User": "1000:100",
-    "Env": ["PATH=/usr/bin", "EMPTY=", "EQUALS=a=b", "odd"],
+    "Env": ["PATH=/usr/bin", "EMPTY=", "EQUALS=a=b", "odd", "=x"],
     "WorkingDir": "/work",
     "Entrypoint": ["/bin/run", "-x"],
     "Cmd": ["go"],
@@ -100,6 +100,8 @@ def test_an_image_of_one_file_and_what_lies_beside_it(store: Store, tmp_path: Pa
         ('{"env": {"A": 1}}', "expected an object of strings as 'env'"),
         ('{"cmd": "go"}', "expected a list of strings as 'cmd'"),
         ('{"user": 1000}', "expected a string as 'user'"),
+        (r'{"user": "a\u0000"}', "expected a string as 'user'"),
+        (r'{"env": {"A": "\ud800"}}', "expected an object of strings as 'env'"),
     ],
 )
 def test_what_lies_beside_an_image_and_is_wrong(store: Store, tmp_path: Path, text: str, words: str) -> None:
@@ -114,6 +116,16 @@ def test_what_lies_beside_an_image_and_is_wrong(store: Store, tmp_path: Path, te
 def test_working_directories_begin_at_the_root(tmp_path: Path, said: object, expected: str) -> None:
     layout = write_layout(tmp_path / "layout", [[folder("bin")]], {"WorkingDir": said})
     assert read_layout(layout, layout / "blobs").start.workdir == expected
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("key", ["Env", "User", "WorkingDir", "Entrypoint", "Cmd"])
+def test_what_no_program_can_be_given_is_refused(tmp_path: Path, key: str, text: str) -> None:
+    said = f"PATH=/{text}" if key == "Env" else text
+    config = {key: said if key in ("User", "WorkingDir") else [said]}
+    layout = write_layout(tmp_path / "layout", [[folder("bin")]], config)
+    with pytest.raises(ProtocolError, match=f"expected text .*as '{key}' of an OCI image"):
+        read_layout(layout, layout / "blobs")
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "members", "zstd"])

@@ -101,10 +101,15 @@ def _read_beside(path: Path) -> dict[str, Any]:
         raise RuntimeUnavailable(f"expected a JSON object in {path}, got {record!r:.80}", _BESIDE)
     for key, (expected, kind) in _KINDS.items():
         given = record.get(key)
-        parts = given.values() if isinstance(given, dict) else given if isinstance(given, list) else ()
-        if given is not None and not (isinstance(given, expected) and all(isinstance(part, str) for part in parts)):
+        parts = [*given, *given.values()] if isinstance(given, dict) else given if isinstance(given, list) else [given]
+        if given is not None and not (isinstance(given, expected) and all(map(_is_text, parts))):
             raise RuntimeUnavailable(f"expected {kind} as {key!r} in {path}, got {given!r:.80}", _BESIDE)
     return record
+
+
+def _is_text(value: object) -> bool:
+    """Whether a program can be given it."""
+    return isinstance(value, str) and "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)
 
 
 def list_images(store: Store) -> list[Image]:

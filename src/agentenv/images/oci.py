@@ -204,14 +204,25 @@ def _start(config: Mapping[str, Any]) -> Start:
 
     def texts(key: str) -> tuple[str, ...]:
         value = inner.get(key)
-        return tuple(str(one) for one in value) if isinstance(value, list) else ()
+        return tuple(_text(str(one), key) for one in value) if isinstance(value, list) else ()
 
-    env = dict(entry.partition("=")[::2] for entry in texts("Env") if "=" in entry)
+    env = dict(entry.partition("=")[::2] for entry in texts("Env") if "=" in entry[1:])
     user, workdir = inner.get("User"), inner.get("WorkingDir")
     return Start(
         env,
-        user if isinstance(user, str) else "",
-        f"/{workdir.lstrip('/')}" if isinstance(workdir, str) else "/",
+        _text(user, "User") if isinstance(user, str) else "",
+        f"/{_text(workdir, 'WorkingDir').lstrip('/')}" if isinstance(workdir, str) else "/",
         texts("Entrypoint"),
         texts("Cmd"),
     )
+
+
+def _text(value: str, key: str) -> str:
+    """What a program can be given."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"expected text as {key!r} of an OCI image, got {value!r:.200}") from error
+    if "\0" in value:
+        raise ProtocolError(f"expected text without zero characters as {key!r} of an OCI image, got {value!r:.200}")
+    return value
