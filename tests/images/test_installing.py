@@ -296,6 +296,13 @@ def test_packages_get_into_an_image_whose_etc_is_no_directory(
     assert build_image("mine", Recipe(str(hostile), (str(make_wheel(tmp_path)),)), store).packages == ("tiny==1.0",)
 
 
+@pytest.mark.parametrize("name", ["odd\udcff", "two\nlines"])
+def test_a_project_whose_name_is_no_line_is_refused(system: Path, store: Store, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match="expected a directory whose name can be read"):
+        build_image("mine", Recipe(str(system), project=tmp_path / name), store)
+
+
 def test_a_project_replaces_what_the_image_has_in_its_place(hostile: Path, store: Store, tmp_path: Path) -> None:
     project = tmp_path / "mine"
     project.mkdir()

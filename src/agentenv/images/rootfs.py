@@ -209,6 +209,9 @@ class _Build:
         """Copy a project into a tree and make it importable; returns its digest."""
         python = installing.find_python(tree, "--project", start.env.get("PATH"))
         name = (project if project.name != ".." else project.resolve()).name or "project"
+        if not name.isprintable():  # on a line of a file that Python reads as UTF-8
+            message = f"expected a directory whose name can be read, got {name!r}"
+            raise ConfigError([Problem("command line", "--project", message, "rename it")])
         home = f"opt/project/{name}"
         place = _clear(tree, home)
         copier = Copier("--project", hidden=frozenset(map(os.path.realpath, self.store.own)))
