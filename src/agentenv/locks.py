@@ -85,12 +85,16 @@ def locked(path: Path, *, shared: bool = False, waiting: Callable[[], None] | No
         shared: Whether others may hold it shared at the same time.
         waiting: Called once if somebody else holds it now.
     """
-    fd = take(path, shared=shared, wait=False, create=True)
-    if fd is None:
-        if waiting is not None:
-            waiting()
-        fd = take(path, shared=shared, create=True)
-    assert fd is not None
+    while True:
+        fd = take(path, shared=shared, wait=False, create=True)
+        if fd is None:
+            if waiting is not None:
+                waiting()
+            fd = take(path, shared=shared, create=True)
+        assert fd is not None
+        if is_at(fd, path):
+            break
+        os.close(fd)  # removed meanwhile: whoever comes now locks another one
     try:
         yield fd
     finally:

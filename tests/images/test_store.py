@@ -260,6 +260,40 @@ def test_what_came_with_a_container_is_collected(store: Store, tmp_path: Path) -
     assert (done.stdout, done.stderr) == ("1 []\n", "")
 
 
+def test_locks_go_with_what_they_are_for_and_nobody_is_left_with_a_removed_one(store: Store) -> None:
+    put(store, "old")
+    store.name("image", "mine", put(store, "named").parent.name, {})
+    with step(store, key_of("step"), lambda out: None, what="it", report=LINES):
+        pass
+    held = store.lock(key_of("being made"))
+    with held:
+        collect(store, unused_for_s=-1)
+        kept = {"collect", "layers", key_of("named"), key_of("being made")}
+        assert set(os.listdir(store.root / "locks")) - {"layers"} == kept - {"layers"}
+    waiting = threading.Event()
+    found: list[bool] = []
+
+    def lock() -> None:
+        with locks.locked(store.root / "locks" / key_of("again"), waiting=waiting.set) as fd:
+            found.append(locks.is_at(fd, store.root / "locks" / key_of("again")))
+
+    with store.lock(key_of("again")):
+        waiter = threading.Thread(target=lock)
+        waiter.start()
+        assert waiting.wait(20)
+        place = store.root / "locks" / key_of("again")
+        inode = f":{place.stat().st_ino} "
+        poll(
+            lambda: any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines()),
+            "somebody who waits for it",
+        )
+        place.unlink()
+    waiter.join(timeout=20)
+    assert found == [True]
+    assert collect(store, unused_for_s=-1).removed == 0
+    assert key_of("again") not in os.listdir(store.root / "locks")
+
+
 def test_a_step_is_kept_used_and_collected(store: Store) -> None:
     made = []
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentenv import locks
+from agentenv.images.content import is_key
 from agentenv.images.files import disk_bytes, remove_tree
 from agentenv.images.store import Store
 
@@ -75,7 +76,19 @@ def collect(store: Store, *, needed: Callable[[], Needed] = Needed, unused_for_s
         for key in (store.root / "keys").glob("*.json"):
             if store.find(key.stem) is None:
                 key.unlink(missing_ok=True)
+        _remove_locks(store)
     return replace(done, swept=swept)
+
+
+def _remove_locks(store: Store) -> None:
+    """Remove the locks of what is neither there nor being made."""
+    for path in (store.root / "locks").iterdir():
+        there = (store.root / "keys" / f"{path.name}.json", store.root / "steps" / path.name)
+        if is_key(path.name) and not any(one.exists() for one in there):
+            with contextlib.suppress(OSError):
+                if (fd := locks.take(path, wait=False)) is not None:
+                    path.unlink()
+                    os.close(fd)
 
 
 def remove_object(store: Store, digest: str, *, needed: Callable[[], Needed] = Needed) -> Collected:

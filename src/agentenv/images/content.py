@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 from agentenv.disk import sync
@@ -14,6 +15,11 @@ from agentenv.images.files import digest_file
 def key_of(*ingredients: object) -> str:
     """The key of what is made from these ingredients: JSON values."""
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+
+
+def is_key(text: str) -> bool:
+    """Whether it looks like a key, or like a digest."""
+    return re.fullmatch(r"[0-9a-f]{64}", text) is not None
 
 
 def close(place: Path) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 from agentenv import locks
 from agentenv.disk import cache_directory, room_for, sync
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
-from agentenv.images.content import close, digest_files, is_whole, mend, sizes
+from agentenv.images.content import close, digest_files, is_key, is_whole, mend, sizes
 from agentenv.images.files import MAKE_ROOM, remove_tree, sync_tree
 from agentenv.images.progress import LINES, Report
 
@@ -161,7 +161,7 @@ class Store:
     def object_path(self, digest: str) -> Path | None:
         """The directory of an object, or None if it is not there."""
         path = self.root / "objects" / digest
-        return path if re.fullmatch(r"[0-9a-f]{64}", digest) and path.is_dir() else None
+        return path if is_key(digest) and path.is_dir() else None
 
     def once(
         self,
