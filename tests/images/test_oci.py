@@ -12,6 +12,8 @@ import lzma
 import os
 import socket
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -393,6 +395,44 @@ def test_a_dockerfile(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ask(made.path, "cat /bin/hello") == "hello"
     assert made.start.cmd == ("/bin/hello",)
     assert made.start.env["A"] == "1"
+
+
+_AS_A_USER = """
+import os, sys
+from pathlib import Path
+from agentenv.images.rootfs import Recipe, build_image
+from agentenv.images.store import Store
+os.setgroups([]); os.setgid(53999); os.setuid(53999); os.umask(0o022)
+os.environ.update(HOME=sys.argv[1], XDG_RUNTIME_DIR="")
+store = Store(Path(sys.argv[1]) / "store")
+print(build_image("mine", Recipe(sys.argv[1] + "/Dockerfile"), store).size_bytes)
+print(os.listdir(store.root / "tmp"))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give numbers of others to a user")
+def test_nothing_is_left_of_a_dockerfile_that_a_user_builds(tmp_path: Path, need) -> None:
+    need("buildah", "newuidmap", "unshare", "mkfs.ext4", "mount")
+    user = "agentenv-test:x:53999:53999::/:/bin/sh\n"
+    for name, line in (("passwd", user), ("group", "agentenv-test:x:53999:\n"), ("subuid", ""), ("subgid", "")):
+        there = Path("/etc", name).read_text() if Path("/etc", name).exists() else None
+        if there is None:
+            pytest.skip(f"no /etc/{name} here to show another one in its place")
+        (tmp_path / name).write_text(f"{there}{line or 'agentenv-test:2000000:65536'}\n")
+    shown = "".join(
+        f"mount --bind {tmp_path}/{name} /etc/{name} && " for name in ("passwd", "group", "subuid", "subgid")
+    )
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="agentenv-test-") as home:
+        (Path(home) / "Dockerfile").write_text("FROM scratch\nCOPY --chown=1000:100 file /home/app/below/file\n")
+        (Path(home) / "file").write_text("x")
+        os.chmod(home, 0o755)
+        os.chown(home, 53999, 53999)
+        argv = ["unshare", "-m", "sh", "-c", f'{shown} exec "$@"', "sh", sys.executable, "-c", _AS_A_USER, home]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    if "cannot" in done.stderr and "user namespace" in done.stderr:
+        pytest.skip(f"buildah does not run as a user here: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["[]"]
 
 
 def test_a_directory_that_is_none_of_the_forms(store: Store, tmp_path: Path) -> None:

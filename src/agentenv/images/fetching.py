@@ -203,7 +203,14 @@ def build_dockerfile(file: Path, work: Path, report: Report) -> Path:
     out = work / "built.tar"
     with report.task(f"building {file.name}"):
         build = [*argv, "build", "--isolation", "chroot", "--timestamp", str(EPOCH), "-t", name, "-f", str(file)]
-        run([*build, str(file.parent)], purpose=f"building {file.name}", directory=work, variables=variables)
+        run(
+            [*build, str(file.parent)],
+            purpose=f"building {file.name}",
+            remedy="see what it says; what needs a newer buildah (here-documents: 1.33) can be built elsewhere for"
+            " oci:REFERENCE or oci-archive:FILE",
+            directory=work,
+            variables=variables,
+        )
         push = [*argv, "push", "--quiet", name, f"oci-archive:{out}:image"]
         run(push, purpose=f"exporting what {file.name} made", directory=work, variables=variables)
     return out

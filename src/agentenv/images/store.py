@@ -29,7 +29,8 @@ from agentenv import locks
 from agentenv.disk import cache_directory, room_for, sync
 from agentenv.errors import ConfigError, Problem, RuntimeUnavailable
 from agentenv.images.content import close, digest_files, is_key, is_whole, mend, sizes
-from agentenv.images.files import MAKE_ROOM, remove_tree, sync_tree
+from agentenv.images.files import MAKE_ROOM, sync_tree
+from agentenv.images.leftovers import remove_all
 from agentenv.images.progress import LINES, Report
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
@@ -105,7 +106,7 @@ class Store:
             try:
                 yield path
             finally:
-                remove_tree(path)
+                remove_all(path)
                 if fd is not None:
                     os.close(fd)
 
@@ -125,8 +126,7 @@ class Store:
                 if (fd := locks.take(path, wait=False)) is not None:
                     # Between making a directory and locking it there is a moment.
                     if os.fstat(fd).st_nlink and not _is_fresh(path):
-                        remove_tree(path)
-                        removed += 1
+                        removed += remove_all(path)
                     os.close(fd)
         return removed
 
