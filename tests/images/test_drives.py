@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ from agentenv.errors import ConfigError
 from agentenv.images.drives import directory_drive, scratch_template
 from agentenv.images.files import disk_bytes
 from agentenv.images.programs import need_program
+from agentenv.images.progress import LINES, Task
 from agentenv.images.rootfs import Recipe, build_image
 from agentenv.images.store import Store
+from agentenv.images.tools import tools_drive
 from agentenv.images.trees import Tree, take_in
 
 
@@ -47,6 +51,11 @@ def listed(image: Path, folder: str) -> list[str]:
     shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     rows = [line.split("/") for line in shown.splitlines() if line.startswith("/")]
     return sorted(f"{row[5]} {row[2]}" for row in rows if row[5] not in (".", ".."))
+
+
+def shown(image: Path, file: str) -> str:
+    argv = [need_program("debugfs", "to look"), "-R", f"cat {file}", str(image)]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
 def test_what_a_project_is_made_of(store: Store, project: Path, tmp_path: Path) -> None:
@@ -99,6 +108,47 @@ def test_what_cannot_be_read_is_left_out_with_one_warning(store: Store, project:
     assert "tool 100755" in listed(image, "/0/project/pkg")
     for name in ("closed", "shut"):
         (project / name).chmod(0o700)
+
+
+class Editor:
+    """Somebody who writes to a file whenever a drive is about to be made of it."""
+
+    def __init__(self, file: Path, times: int) -> None:
+        self.file, self.times = file, times
+
+    def say(self, text: str) -> None:
+        return None
+
+    @contextlib.contextmanager
+    def task(self, text: str, total: float | None = None) -> Iterator[Task]:
+        if self.times:
+            self.times -= 1
+            self.file.write_text(f"edit {self.times}")
+        with LINES.task(text, total) as task:
+            yield task
+
+
+def test_a_drive_is_of_what_it_is_named_by(store: Store, project: Path) -> None:
+    file = project / "pkg/module.py"
+    file.write_text("first")
+    for times in (1, 1000):  # and one who never ends
+        edited, _ = directory_drive([project], store, Editor(file, times))
+        assert shown(edited, "/0/project/pkg/module.py") == file.read_text()
+        assert directory_drive([project], store)[0] == edited
+        file.write_text("first")
+    first, _ = directory_drive([project], store)
+    assert shown(first, "/0/project/pkg/module.py") == "first"
+    assert os.listdir(store.root / "tmp") == []
+
+
+def test_the_tools_are_of_the_package_they_are_named_by(store: Store, tmp_path: Path) -> None:
+    package = tmp_path / "agentenv"
+    package.mkdir()
+    (package / "__init__.py").write_text("first")
+    edited = tools_drive(store, Editor(package / "__init__.py", 1), source=package)
+    assert shown(edited, "/packages/agentenv/__init__.py") == "edit 0"
+    (package / "__init__.py").write_text("first")
+    assert shown(tools_drive(store, source=package), "/packages/agentenv/__init__.py") == "first"
 
 
 def test_limits_name_the_directory(store: Store, project: Path, tmp_path: Path) -> None:

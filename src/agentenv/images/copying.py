@@ -27,6 +27,10 @@ SKIPPED = frozenset(
 _SKIPPED_ON_TOP = frozenset(("runs", "build", "dist", "wandb", "mlruns"))
 
 
+class Changed(Exception):
+    """What was to be copied is not what it was when it was looked at."""
+
+
 @dataclass(slots=True)
 class Copier:
     """Copies several directories under one limit.
@@ -90,17 +94,19 @@ class Copier:
         found = hashlib.sha256()
         try:
             for path in [source] if source.is_file() else self._walk(source, source, top=True):
-                status, content = path.lstat(), ""
-                if stat.S_ISLNK(status.st_mode) and path != source:
+                status, content = path.stat() if path == source else path.lstat(), ""
+                if stat.S_ISLNK(status.st_mode):
                     content = os.readlink(path)
-                elif path.is_file():
-                    self._count(source, path.stat().st_size)
+                elif stat.S_ISREG(status.st_mode):
+                    self._count(source, status.st_size)
                     try:
                         content = digest_file(path)
                     except PermissionError as error:
                         self._leave_out(path, error)
-                        content = "not to be read"
-                kind = stat.S_IFMT(status.st_mode), bool(status.st_mode & 0o111)
+                        continue
+                elif not stat.S_ISDIR(status.st_mode):
+                    continue
+                kind = stat.S_IFMT(status.st_mode), stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
                 found.update(json.dumps([str(path.relative_to(source)), kind, content]).encode() + b"\n")
         except PermissionError as error:
             raise self._unreadable(error) from error

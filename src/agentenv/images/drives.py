@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentenv.errors import ConfigError, Problem
 from agentenv.images.content import key_of
-from agentenv.images.copying import MAX_FILES, MAX_MB, Copier
+from agentenv.images.copying import MAX_FILES, MAX_MB, Changed, Copier
 from agentenv.images.ext4 import make_empty, make_ext4
 from agentenv.images.progress import LINES, Report
 from agentenv.images.store import Store
@@ -72,20 +72,41 @@ def directory_drive(
             raise ConfigError([Problem("directory", "sys.path", message)])
     places = [(path, f"{number}/{path.absolute().name or 'root'}") for number, path in enumerate(paths)]
     left_out = frozenset(map(os.path.realpath, (*hidden, *map(str, store.own))))
-    reader = Copier("sys.path", max_mb, max_files, left_out, is_lenient=True)
-    key = key_of("directories", _FORMAT, [(inside, reader.digest(path)) for path, inside in places])
-    if reader.unread:
-        more = f" and {len(reader.unread) - 1:,} more" if len(reader.unread) > 1 else ""
-        _LOG.warning("sys.path: %s%s cannot be read, and machines do without", reader.unread[0], more)
 
-    def build(out: Path) -> None:
+    def key(copier: Copier, found: Sequence[Path]) -> str:
+        return key_of(
+            "directories", _FORMAT, [(at, copier.digest(path)) for path, (_, at) in zip(found, places, strict=True)]
+        )
+
+    def copy(work: Path) -> str:
+        """Copy all of it; returns the key of the copy."""
         copier = Copier("sys.path", max_mb, max_files, left_out, is_lenient=True)
-        with store.work() as work, report.task(f"copying {', '.join(str(path) for path in paths)}"):
+        with report.task(f"copying {', '.join(str(path) for path in paths)}"):
             for path, inside in places:
                 (work / inside).parent.mkdir()
                 copier.copy(path, work / inside)
-            make_ext4(work, out / _DIRECTORIES, label="agentenv-dirs", keep_times=False)
         for note in copier.notes:
             report.say(note)
+        return key(Copier("sys.path", max_mb, max_files), [work / inside for _, inside in places])
 
-    return store.once(key, build, what="the same drive", report=report) / _DIRECTORIES, places
+    def make(work: Path, out: Path) -> None:
+        make_ext4(work, out / _DIRECTORIES, label="agentenv-dirs", keep_times=False)
+
+    def build(out: Path) -> None:
+        with store.work() as work:
+            if copy(work) != wanted:
+                raise Changed
+            make(work, out)
+
+    reader = Copier("sys.path", max_mb, max_files, left_out, is_lenient=True)
+    wanted = key(reader, paths)
+    if reader.unread:
+        more = f" and {len(reader.unread) - 1:,} more" if len(reader.unread) > 1 else ""
+        _LOG.warning("sys.path: %s%s cannot be read, and machines do without", reader.unread[0], more)
+    try:
+        place = store.once(wanted, build, what="the same drive", report=report)
+    except Changed:
+        # Somebody writes to it just now, as to a log: what was copied is what it is called by.
+        with store.work() as work:
+            place = store.once(copy(work), lambda out: make(work, out), what="the same drive", report=report)
+    return place / _DIRECTORIES, places
