@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import random
+from collections import Counter, OrderedDict, defaultdict
 from typing import Any
 
 import numpy as np
@@ -89,3 +91,91 @@ def test_what_cannot_be_kept_is_named() -> None:
 @pytest.mark.parametrize("data", [b"", b"\0" * 40, b"nonsense"])
 def test_damaged_state_is_refused(data: bytes) -> None:
     assert not PolicyState(None, spaces.Discrete(2)).restore(data)
+
+
+class _Remembering:
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+
+class _Masked(enum.IntEnum):
+    ON = 1
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        defaultdict(int, {1: 2}),
+        Counter("ab"),
+        OrderedDict(a=1),
+        np.ma.masked_array([1.0], [True]),
+        np.array([1], [("a", "i4")])[0],
+        _Masked.ON,
+        {_Masked.ON: 1},
+    ],
+    ids=lambda held: type(held).__name__,
+)
+def test_what_would_come_back_as_another_type_is_named(held: object) -> None:
+    state = PolicyState(_Remembering(table=held), spaces.Discrete(2))
+    assert "'table'" in state.gap
+    assert state.capture() == b""
+
+
+def test_slots_are_remembered() -> None:
+    class Slotted:
+        __slots__ = ("__hidden", "count", "never")
+
+        def __init__(self) -> None:
+            self.count, self.__hidden = 1, [2]
+
+        def look(self) -> object:
+            return self.count, self.__hidden
+
+        def go_on(self) -> None:
+            self.count, self.__hidden = 7, [8]
+
+    policy, fresh = Slotted(), Slotted()
+    policy.go_on()
+    assert PolicyState(fresh, spaces.Discrete(2)).restore(PolicyState(policy, spaces.Discrete(2)).capture())
+    assert fresh.look() == (7, [8])
+
+
+def test_what_two_attributes_share_they_share_again() -> None:
+    row = np.zeros(3)
+    policy = _Remembering(row=row, rows=[row, {"again": row}], own=np.zeros(3), pair=((1, [row]), [2]))
+    data = PolicyState(policy, spaces.Discrete(2)).capture()
+    fresh: Any = _Remembering()
+    assert PolicyState(fresh, spaces.Discrete(2)).restore(data)
+    fresh.row += 1
+    assert fresh.rows[0] is fresh.row
+    assert fresh.rows[1]["again"] is fresh.row
+    assert fresh.pair[0][1][0] is fresh.row
+    assert fresh.pair[1] == [2]
+    assert not fresh.own.any()
+
+
+def test_windows_on_one_array_are_named() -> None:
+    table = np.zeros((3, 4))
+    assert "parts of one" in PolicyState(_Remembering(table=table, row=table[1]), spaces.Discrete(2)).gap
+    assert PolicyState(_Remembering(a=table[0], b=table[1:]), spaces.Discrete(2)).gap == ""
+
+
+def test_a_policy_that_is_a_container_is_named() -> None:
+    class Table(dict[int, int]):
+        pass
+
+    assert "itself a dict" in PolicyState(Table(), spaces.Discrete(2)).gap
+
+
+def test_a_policy_that_cannot_be_looked_at_is_named() -> None:
+    class Strange:
+        @property
+        def state_dict(self) -> object:
+            raise ValueError("not yet")
+
+    endless: list[Any] = []
+    endless.append(endless)
+    for policy, reason in ((Strange(), "ValueError: not yet"), (_Remembering(endless=endless), "RecursionError")):
+        state = PolicyState(policy, spaces.Discrete(2))
+        assert reason in state.gap
+        assert state.capture() == b""

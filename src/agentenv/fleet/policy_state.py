@@ -2,24 +2,30 @@
 
 Kept are the streams of the action space, and of a policy class either what its ``state_dict()`` returns or, where it
 has none, those of its attributes that are plain data or numpy generators. Nothing is pickled. What cannot be kept (a
-neural network without ``state_dict``, an open file, more than 64 kB) is not guessed at: it is reported, and a resumed
-run begins with a new policy.
+neural network without ``state_dict``, an open file, a ``defaultdict``, more than 64 kB) is not guessed at: it is
+reported, and a resumed run begins with a new policy. What is plain comes back as the type it was, and what two
+attributes share they share again.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
 
+from agentenv.fleet.sharing import fold, overlapping, unfold
 from agentenv.wire.opaque import Opaque
 from agentenv.wire.values import decode, encode
 
 LIMIT_BYTES = 64 << 10
-_PLAIN = (bool, int, float, complex, str, bytes, np.generic)
+_PLAIN = (bool, int, float, complex, str, bytes)
+_KINDS = "biufcSUMm"
+_HEAP_TYPE = 1 << 9  # of a type that was made by a class statement
+_REMEDY = "give it state_dict() and load_state_dict()"
 
 
 class PolicyState:
@@ -38,20 +44,25 @@ class PolicyState:
         """
         self._policy = policy
         self._spaces = list(_spaces(action_space))
-        self.gap = "" if policy is None else self._find_gap(policy)
+        try:
+            self.gap = "" if policy is None else self._find_gap(policy)
+        except Exception as error:  # the policy is somebody else's code
+            self.gap = f"looking at it raised {type(error).__name__}: {error}"
 
     def capture(self) -> bytes:
         """The state now; empty where it cannot be kept."""
         if self.gap:
             return b""
-        value = [[_stream(space.np_random) for space in self._spaces], None]
+        value: list[Any] = [[_stream(space.np_random) for space in self._spaces], None]
         if self._policy is not None:
             try:
                 value[1] = self._remembered(self._policy)
             except Exception as error:  # the policy is somebody else's code
-                self.gap = f"its state_dict() raised {type(error).__name__}: {error}"
+                self.gap = f"looking at its state raised {type(error).__name__}: {error}"
                 return b""
-            if not _is_plain(value[1]):
+            if self.gap:
+                return b""
+            if value[1][0] == "dict" and not _is_plain(value[1][1]):
                 self.gap = "its state is not plain data (numbers, text, lists, dicts, arrays)"
                 return b""
         try:
@@ -82,23 +93,30 @@ class PolicyState:
     def _find_gap(self, policy: object) -> str:
         if _has_state_dict(policy):
             return ""
-        for name, value in _attributes(policy):
+        for base in type(policy).__mro__[:-1]:
+            if not base.__flags__ & _HEAP_TYPE:
+                return f"it is itself a {base.__name__}; {_REMEDY}"
+        attributes = list(_attributes(policy))
+        for name, value in attributes:
             if not _is_kept(value):
-                return f"its attribute {name!r} is a {type(value).__name__}; give it state_dict() and load_state_dict()"
+                return f"its attribute {name!r} is a {type(value).__name__}; {_REMEDY}"
+        if overlapping([value for _, value in attributes]):
+            return f"two of its arrays are parts of one; {_REMEDY}"
         return ""
 
     def _remembered(self, policy: Any) -> Any:
         if _has_state_dict(policy):
-            return ["dict", policy.state_dict()]
+            state = policy.state_dict()
+            return ["dict", dict(state) if isinstance(state, Mapping) else state]
         self.gap = self._find_gap(policy)
-        return ["attributes", {name: _kept(value) for name, value in _attributes(policy) if _is_kept(value)}]
+        return ["attributes", *fold({name: _kept(value) for name, value in _attributes(policy) if _is_kept(value)})]
 
     def _recall(self, policy: Any, remembered: Any) -> None:
-        form, values = remembered
+        form, values, *shared = remembered
         if form == "dict":
             policy.load_state_dict(values)
             return
-        for name, value in values.items():
+        for name, value in unfold(values, *shared).items():
             _put_back(policy, name, value)
 
 
@@ -108,9 +126,17 @@ def _has_state_dict(policy: object) -> bool:
 
 def _attributes(policy: object) -> Iterator[tuple[str, Any]]:
     # A space is made anew with the policy, and the streams of the action space are kept beside it.
-    for name, value in sorted(getattr(policy, "__dict__", {}).items()):
+    held = dict(getattr(policy, "__dict__", {}))
+    for kind in type(policy).__mro__:
+        # What a class with __slots__ keeps is found through these, by the name that it has from outside.
+        held |= {name: getattr(policy, name) for name in _slots(kind) if hasattr(policy, name)}
+    for name, value in sorted(held.items()):
         if not isinstance(value, Space) and not isinstance(value, type):
             yield name, value
+
+
+def _slots(kind: type) -> list[str]:
+    return [name for name, member in vars(kind).items() if isinstance(member, MemberDescriptorType)]
 
 
 def _is_kept(value: Any) -> bool:
@@ -118,13 +144,15 @@ def _is_kept(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    if value is None or isinstance(value, _PLAIN):
+    # By the very type: of a subclass, what it is besides is lost.
+    kind = type(value)
+    if value is None or kind in _PLAIN:
         return True
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind in "biufcSUMm"
-    if isinstance(value, dict):
-        return all(isinstance(key, str | int) and _is_plain(item) for key, item in value.items())
-    if type(value) in (list, tuple, set, frozenset):
+    if kind is np.ndarray or (isinstance(value, np.generic) and kind is value.dtype.type):
+        return value.dtype.kind in _KINDS
+    if kind is dict:
+        return all(type(key) in (str, int, bool) and _is_plain(item) for key, item in value.items())
+    if kind in (list, tuple, set, frozenset):
         return all(_is_plain(item) for item in value)
     return False
 
