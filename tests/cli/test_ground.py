@@ -26,6 +26,12 @@ def act(observation, space):
 """
 
 
+def test_a_module_whose_name_no_file_can_have_is_not_found(command) -> None:
+    done = command("run", command.config(f'id = "a"\nenv = "{"x" * 300}:Env"'))
+    assert done.returncode == 1
+    assert "EnvironmentNotFound" in done.stderr
+
+
 def test_what_a_policy_prints_goes_to_stderr(command) -> None:
     (command.cwd / "talkative.py").write_text(TALKATIVE)
     config = command.config(FINE + '\npolicy = "talkative:act"')

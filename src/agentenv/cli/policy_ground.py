@@ -61,4 +61,5 @@ def _names_module_in(config: Config, directory: Path) -> bool:
         wrappers = (wrapper.wrapper for wrapper in environment.wrappers)
         names.update(name for name in (environment.env, environment.policy, *wrappers) if name and ":" in name)
     modules = {name.partition(":")[0].partition(".")[0] for name in names}
-    return any((directory / f"{module}.py").is_file() or (directory / module).is_dir() for module in modules)
+    # By os.path, for which a name that no file can have is one that no file has.
+    return any(os.path.isfile(directory / f"{one}.py") or os.path.isdir(directory / one) for one in modules)
