@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from agentenv.errors import Problem
+from agentenv.config import load_config
+from agentenv.config.load import config_from_keywords
+from agentenv.errors import ConfigError, Problem
 
 ProblemsOf = Callable[..., list[Problem]]
 
@@ -148,3 +150,21 @@ ELSEWHERE: list[tuple[str, tuple[int, str, str, str]]] = [
 def test_elsewhere(text: str, problem: tuple[int, str, str, str], problems_of: ProblemsOf) -> None:
     line, *rest = problem
     assert problems_of(text) == [Problem(f"f.toml:{line}", *rest)]
+
+
+def _endless() -> dict[str, object]:
+    table: dict[str, object] = {"id": "a"}
+    table["env_kwargs"] = table
+    return table
+
+
+def test_what_contains_itself_is_refused() -> None:
+    for load in (lambda: load_config({"environments": [_endless()]}), lambda: config_from_keywords(None, **_endless())):
+        with pytest.raises(ConfigError, match="do not contain themselves"):
+            load()
+
+
+@pytest.mark.parametrize("key", ["env_kwargs", "env_vars"])
+def test_integers_that_cannot_be_written_are_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"environments\\[0\\].{key}.a: expected an integer of at most 14000 bits"):
+        load_config({"environments": [{"id": "x", key: {"a": 10**6000}}]})

@@ -23,6 +23,10 @@ FILE = 'name a module as import does, not a file: "my_package.my_module:MyClass"
 ENV = 'expected a Gymnasium id or "module:callable", '
 ENV_HINT = 'such as "CartPole-v1" or "my_package.my_module:MyEnv"'
 JSON = "it travels into the sandbox as JSON; build the object inside, in a module:callable"
+TOO_DEEP = (
+    "expected tables and lists nested at most 100 levels deep, got more",
+    "build what is nested so deeply inside, in a module:callable",
+)
 NETWORK = 'expected "none", "internet", or a table with allow and deny, '
 QUOTES = "write it without quotes"
 
@@ -115,6 +119,9 @@ IN_ENVIRONMENT = [
         "expected a number, got nan",
         "nan equals nothing, so two configs could not be compared",
     ),
+    (f"env_kwargs = {{ a = {'[' * 400}1{']' * 400} }}", "env_kwargs.a", *TOO_DEEP),
+    (f"env_kwargs.a{'.b' * 900} = 1", "env_kwargs.a", *TOO_DEEP),
+    (f"wrappers = [{{ wrapper = 'a:B', kwargs.a{'.b' * 100} = 1 }}]", "wrappers[0].kwargs.a", *TOO_DEEP),
     ("env_vars = []", "env_vars", "expected a table, got an empty list", ""),
     ("env_vars.A = [1]", "env_vars.A", "expected a string, a number, true or false, got a list", ""),
     (

@@ -58,7 +58,7 @@ def load_config(source: Source, *, overrides: Sequence[str] = ()) -> Config:
         loaded = _build(table, Origin(source.source), overrides)
         return replace(loaded, base_dir=source.base_dir)
     if isinstance(source, Mapping):
-        return _build(plain(source), Origin(DICT), overrides)
+        return _build(_copied(source, DICT), Origin(DICT), overrides)
     if not isinstance(source, (str, os.PathLike)):
         message = f"expected a path, a mapping or a Config, {got(source)}"
         raise ConfigError([Problem("load_config", "source", message)])
@@ -96,7 +96,16 @@ def config_from_keywords(env: str | None, **keywords: Any) -> Config:
     if environment.get("id") is None:
         environment["id"] = "env"
     table = {"global": settings, "environments": [environment], **tables}
-    return _build(plain(table), Origin(KEYWORD), earlier=unknown)
+    return _build(_copied(table, KEYWORD), Origin(KEYWORD), earlier=unknown)
+
+
+def _copied(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    try:
+        copy: dict[str, Any] = plain(table)
+    except RecursionError:
+        message = "expected tables and lists that do not contain themselves and are not nested too deeply"
+        raise ConfigError([Problem(name, "configuration", message)]) from None
+    return copy
 
 
 def _build(

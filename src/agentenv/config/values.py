@@ -24,6 +24,10 @@ NONE_SPELLING = "@none"
 
 # What Linux lets one variable be (MAX_ARG_STRLEN), with room for its name.
 _LONGEST_VARIABLE = 100_000
+# What is written and read back, here and inside, by code that calls itself for every level.
+_MOST_LEVELS = 100
+# Python writes no integer of more than 4300 digits, which this many bits always stay below.
+_MOST_BITS = 14_000
 
 
 def _text_fault(value: str) -> str:
@@ -78,6 +82,8 @@ def _check_variables(value: object) -> object:
             faults.append(Fault((str(name),), f"{wanted}, {got_text(name)}"))
         elif isinstance(content, bool):
             variables[name] = "true" if content else "false"
+        elif fault := _size_fault(content):
+            faults.append(Fault((name,), fault))
         elif isinstance(content, (int, float)):
             variables[name] = str(content)
         elif isinstance(content, str):
@@ -94,8 +100,17 @@ def _check_variables(value: object) -> object:
     return variables
 
 
+def _size_fault(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"expected an integer of at most {_MOST_BITS} bits, got one of {value.bit_length()}"
+    return ""
+
+
 def _json_faults(value: object, path: Path) -> Iterator[Fault]:
-    if isinstance(value, Mapping):
+    if len(path) > _MOST_LEVELS:
+        hint = "build what is nested so deeply inside, in a module:callable"
+        yield Fault(path[:1], f"expected tables and lists nested at most {_MOST_LEVELS} levels deep, got more", hint)
+    elif isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str) or not _is_utf8(key):
                 yield Fault((*path, str(key)), f"expected a key that is plain text, {got(key)}")
@@ -104,6 +119,8 @@ def _json_faults(value: object, path: Path) -> Iterator[Fault]:
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from _json_faults(item, (*path, index))
+    elif fault := _size_fault(value):
+        yield Fault(path, fault)
     elif isinstance(value, float) and math.isnan(value):
         yield Fault(path, "expected a number, got nan", "nan equals nothing, so two configs could not be compared")
     elif isinstance(value, str) and not _is_utf8(value):
