@@ -153,6 +153,29 @@ def test_faults_of_an_observation_are_told_apart(space: Any, value: Any, kinds: 
 
 
 @pytest.mark.parametrize(
+    ("space", "value", "told"),
+    [
+        (BOX, np.float32([0.0, 1.0000001]), "observation[1]: expected -1 to 1, got 1.0000001"),
+        (
+            spaces.Box(0, 2**40, (), np.int64),
+            np.array(2**40 + 1),
+            f"observation: expected 0 to {2**40}, got {2**40 + 1}",
+        ),
+        (BOX, np.float32([0.5, 1e6]), "observation[1]: expected -1 to 1, got 1e+06"),
+    ],
+)
+def test_a_value_outside_does_not_look_like_its_bound(space: Any, value: Any, told: str) -> None:
+    assert [text for _kind, text in faults(space, value)] == [told]
+
+
+def test_nobody_is_told_to_widen_bounds_for_what_is_no_number() -> None:
+    for value, remedy in ((np.nan, "division by zero"), (7.0, "widen the bounds")):
+        [(kind, text)] = faults(BOX, np.float32([0.0, value]))
+        rows = played.judge_observations({kind: [1, 0, text]}, 10)
+        assert remedy in rows[-1].remedy
+
+
+@pytest.mark.parametrize(
     "space",
     [
         spaces.Box(-2.0, 2.0, (3,), np.float32),

@@ -94,7 +94,13 @@ def _box_faults(space: spaces.Box, value: Any, path: str) -> Iterator[Fault]:
         index = tuple(int(part) for part in np.argwhere(~inside)[0])
         place = f"[{', '.join(map(str, index))}]" if index else ""
         low, high = space.low[index], space.high[index]
-        yield RANGE, f"{path}{place}: expected {low:g} to {high:g}, got {array[index]:g}"
+        yield RANGE, f"{path}{place}: expected {_exact(low)} to {_exact(high)}, got {_exact(array[index])}"
+
+
+def _exact(number: Any) -> str:
+    """A number as short as it can be without looking like another one, the bound beside it for example."""
+    text = f"{number:g}"
+    return text if number.dtype.kind != "c" and float(text) == number else str(number)
 
 
 def _short(value: object) -> str:

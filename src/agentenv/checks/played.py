@@ -41,6 +41,8 @@ def judge_observations(faults: Mapping[str, Sequence[Any]], steps: int) -> list[
         ("observation_range", "range", "widen the bounds of observation_space, or clip the observation into them"),
     ):
         found = faults.get(kind)
+        if found and kind == "range" and found[2].endswith("got nan"):
+            remedy = "look for a division by zero or a square root of less than nothing in the observation"
         if found:
             rows.append(fail(name, _fault(found, steps), remedy, **_evidence(found)))
         elif kind == "dtype" and "castable" in faults:
