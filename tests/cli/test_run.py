@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from agentenv.cli.settings import load
+from agentenv.errors import ConfigError
 from agentenv.fleet.rundir import RunDir, RunState
 from agentenv.fleet.seeds import Seeds
 from agentenv.telemetry.events import read_events
@@ -65,6 +67,20 @@ def test_options_change_the_configuration(command) -> None:
     assert summary["seed"] == 9
     assert summary["isolation"] == "process"
     assert Path(summary["run_dir"]).parent == command.cwd / "elsewhere"
+
+
+@pytest.mark.parametrize("name", ["\U0001f600", "a\nb\x7f", '"', "12", "{ a = 1 }", "null"])
+def test_a_run_is_made_in_the_directory_that_was_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[[environments]]\nid = "a"')
+    assert load(path, run_dir=Path(name)).global_.run_dir == name
+
+
+def test_a_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[[environments]]\nid = "a"')
+    with pytest.raises(ConfigError, match="command line: --run-dir: expected text that UTF-8 can carry"):
+        load(path, run_dir=Path("\udcff"))
 
 
 def test_config_option_is_the_same_as_run(command) -> None:

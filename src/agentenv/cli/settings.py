@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentenv.config import Config, load_config
+from agentenv.config.emit import emit_value
 from agentenv.config.origin import OVERRIDE
 from agentenv.errors import ConfigError, Problem
 from agentenv.sandbox.registry import REGISTRY
@@ -44,9 +45,9 @@ def load(
         overrides.append(f"global.seed={seed}")
     if run_dir is not None:
         # As a literal string: a directory's name may look like a number.
-        overrides.append(f"global.run_dir={_quoted(str(run_dir))}")
+        overrides.append(f"global.run_dir={emit_value(str(run_dir))}")
     if runtime is not None:
-        overrides.append(f"global.runtime={_quoted(runtime)}")
+        overrides.append(f"global.runtime={emit_value(runtime)}")
     given = {"seed": seed, "run_dir": run_dir, "runtime": runtime}
     options = {f"global.{key}" for key, value in given.items() if value is not None}
     try:
@@ -71,9 +72,3 @@ def _as_given(problem: Problem, options: set[str]) -> Problem:
     names = ["auto", *(name for name, entry in REGISTRY.items() if entry.target)]
     said = problem.message.rpartition(", got ")[2]
     return Problem("command line", name, f"expected one of {', '.join(names)}, got {said}", problem.hint)
-
-
-def _quoted(text: str) -> str:
-    import json
-
-    return json.dumps(text)
