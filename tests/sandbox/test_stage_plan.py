@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from agentenv.errors import RuntimeUnavailable
+from agentenv.sandbox.runtimes import _stage_plan
 from agentenv.sandbox.runtimes._stage_plan import StagePlan, plan_stage, unreadable
 from agentenv.sandbox.runtimes._view import View
 
@@ -81,3 +85,37 @@ def test_without_a_stage_nothing_is_wrapped(tmp_path: Path) -> None:
     before = tmp_path.stat()
     plan.give(tmp_path)
     assert tmp_path.stat().st_uid == before.st_uid
+
+
+@_ROOT
+def test_what_is_staged_is_not_covered_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o755)
+    directories = [tmp_path / name for name in ("mnt", "media", "srv")]
+    for directory in directories:
+        directory.mkdir()
+    (tmp_path / "link").symlink_to(directories[0])
+    monkeypatch.setattr(_stage_plan, "_STAGINGS", ["/no/such", *map(str, directories)])
+    plan = plan_stage(_view(tmp_path / "link"), [], directories[1] / "out")
+    assert plan.staging == str(directories[2])
+    assert plan.source(str(tmp_path / "link")) == f"{directories[2]}/0"
+    assert json.loads(plan.wrap(["/usr/bin/bwrap"])[-1])["staging"] == plan.staging
+    with pytest.raises(RuntimeUnavailable, match="one is needed to stage it in"):
+        plan_stage(_view(*directories), [], None)
+
+
+@_ROOT
+def test_an_environment_lives_in_a_project_below_mnt() -> None:
+    with tempfile.TemporaryDirectory(dir="/mnt", prefix="agentenv-test-") as name:
+        project = Path(name)
+        project.chmod(0o755)
+        (project / "below_mnt.py").write_text("from agentenv.envs.gridworld import GridWorld as Own\n")
+        (project / "c.toml").write_text('[[environments]]\nid = "a"\nenv = "below_mnt:Own"\nmax_episode_steps = 3\n')
+        done = subprocess.run(
+            [sys.executable, "-m", "agentenv", "run", "c.toml", "--runtime", "bubblewrap"],
+            cwd=project,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr

@@ -20,7 +20,8 @@ from agentenv.errors import RuntimeUnavailable
 from agentenv.sandbox.runtimes._view import View, importable
 
 _NOBODY = 65534
-_STAGING = "/mnt"
+_STAGINGS = ("/mnt", "/media", "/srv", "/run")
+"""Directories that are nearly everywhere, and of which one can be covered where nothing that is needed is in it."""
 _MAX_CHECKED = 2000
 
 
@@ -32,17 +33,19 @@ class StagePlan:
         uid, gid: The owner of the sandboxes, on the host.
         slots: Host path -> name in the staging directory; empty when nothing is staged.
         note: Why root's sandboxes stay root's, or "".
+        staging: The staging directory, in which none of the host paths lies.
     """
 
     uid: int
     gid: int
     slots: dict[str, str] = field(default_factory=dict)
     note: str = ""
+    staging: str = _STAGINGS[0]
 
     def source(self, path: str) -> str:
         """Where bubblewrap finds a host path."""
         slot = self.slots.get(path)
-        return path if slot is None else f"{_STAGING}/{slot}"
+        return path if slot is None else f"{self.staging}/{slot}"
 
     def wrap(self, argv: Sequence[str]) -> list[str]:
         """The command that starts bubblewrap as the right user."""
@@ -51,7 +54,7 @@ class StagePlan:
         plan = {
             "uid": self.uid,
             "gid": self.gid,
-            "staging": _STAGING,
+            "staging": self.staging,
             "binds": list(self.slots.items()),
             "argv": list(argv),
         }
@@ -102,7 +105,8 @@ def plan_stage(view: View, imported: Sequence[str], out: Path | None) -> StagePl
         out: Host directory they write to, or None.
 
     Raises:
-        RuntimeUnavailable: What they must see is private to different users, so that none can see all of it.
+        RuntimeUnavailable: What they must see is private to different users, so that none can see all of it, or lies
+            in every directory in which it could be staged.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
@@ -128,4 +132,18 @@ def plan_stage(view: View, imported: Sequence[str], out: Path | None) -> StagePl
             )
         user = owner
     wanted = [*view.binds, *([str(out)] if out is not None else [])]
-    return StagePlan(user, _NOBODY, {path: str(number) for number, path in enumerate(wanted)})
+    slots = {path: str(number) for number, path in enumerate(wanted)}
+    return StagePlan(user, _NOBODY, slots, staging=_choose_staging(wanted))
+
+
+def _choose_staging(paths: Sequence[str]) -> str:
+    """A directory that hides none of these when it is covered."""
+    taken = [Path(os.path.realpath(path)) for path in paths]
+    for staging in _STAGINGS:
+        if os.path.isdir(staging) and not any(path.is_relative_to(os.path.realpath(staging)) for path in taken):
+            return staging
+    names = ", ".join(_STAGINGS)
+    raise RuntimeUnavailable(
+        f"what sandboxes must see lies in each of {names}, or they are missing; one is needed to stage it in",
+        f"make the first of them that is missing, or move what is in one of them elsewhere: {' '.join(paths)}",
+    )
