@@ -19,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 if it went well, 1 if the run failed, 2 for wrong usage or a wrong configuration, 3 if this machine cannot do
         it, 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP (128 plus the signal's number, as shells have it).
     """
-    from agentenv.cli.app import run_app
+    try:
+        from agentenv.cli.app import run_app
 
-    return run_app(list(sys.argv[1:] if arguments is None else arguments))
+        return run_app(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # before a command, or after it
+        return 130

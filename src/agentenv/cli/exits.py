@@ -102,6 +102,9 @@ def guarded(command: Command) -> Command:
         except typer.Exit:
             raise
         except Exception as error:
+            # Of what is raised while a class is made, some versions of Python make a RuntimeError.
+            if isinstance(error, RuntimeError) and isinstance(ended := error.__cause__, KeyboardInterrupt):
+                raise typer.Exit(128 + ended.number if isinstance(ended, Ended) else INTERRUPTED) from error
             if type(error).__module__.partition(".")[0] in ("typer", "click"):
                 raise
             _report(error, as_json=bool(arguments.get("json_")), debug=debug, unexpected=True)
