@@ -174,3 +174,43 @@ def test_one_that_cannot_be_built_costs_the_others_neither_their_start_nor_their
         assert one(summary, f"talks-{index}")["state"] == "done"
         # Built once, although its neighbour failed, and heard.
         assert run.environment(f"talks-{index}").stdout.read_text().count("built") == 1
+
+
+DEEDS = """import asyncio
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError
+
+class Proxy:
+    @property
+    def __class__(self):
+        raise OSError("its object is gone")
+
+def unspeakable(observation, space):
+    raise Unspeakable
+
+def cancelled(observation, space):
+    raise asyncio.CancelledError
+
+def proxy(observation, space):
+    return Proxy()
+"""
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("unspeakable", "the policy raised Unspeakable: <its str() raised ValueError>"),
+        ("cancelled", "the policy raised CancelledError: "),
+        ("proxy", "the policy's action does not fit: reading it raised OSError: its object is gone"),
+    ],
+)
+def test_whatever_a_policy_does_ends_its_own_environment_only(command, deed: str, words: str) -> None:
+    (command.cwd / "deeds.py").write_text(DEEDS)
+    fine = 'id = "fine"\nenv = "misbehaving:Fine"'
+    summary = command.run(
+        command.config(fine, f'id = "bad"\nenv = "misbehaving:Fine"\npolicy = "deeds:{deed}"'), code=1
+    )
+    assert (one(summary, "fine")["state"], one(summary, "bad")["state"]) == ("done", "failed")
+    assert one(summary, "bad")["cause"]["detail"].strip() == words.strip()

@@ -56,6 +56,14 @@ def test_a_class_is_made_once_with_the_spaces_and_the_seed() -> None:
     assert made == [(OBSERVATIONS, ACTIONS, 8)]
 
 
+UNSPEAKABLE = """
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError
+raise Unspeakable
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "name", "words"),
     [
@@ -64,6 +72,9 @@ def test_a_class_is_made_once_with_the_spaces_and_the_seed() -> None:
         ("act = 3", "{m}:act", "expected a callable, got int"),
         ("1 / 0", "{m}:act", "ZeroDivisionError"),
         ("import no_such_dependency_anywhere", "{m}:act", "no_such_dependency_anywhere"),
+        ("import math; math.no_such_function", "{m}:act", "importing it raised AttributeError"),
+        ("raise SystemExit(0)", "{m}:act", "importing it raised SystemExit: 0"),
+        (UNSPEAKABLE, "{m}:act", r"importing it raised Unspeakable: <its str\(\) raised ValueError>"),
     ],
 )
 def test_what_cannot_be_imported(
@@ -84,5 +95,7 @@ def test_a_class_that_cannot_be_made() -> None:
     with pytest.raises(PolicyError, match="KeyError") as caught:
         make(Broken)
     assert "Traceback" in caught.value.traceback_text
+    with pytest.raises(PolicyError, match="SystemExit: 3"):
+        make(type("Leaving", (), {"__init__": lambda self, *_: sys.exit(3)}))
     with pytest.raises(PolicyError, match="__call__"):
         make(type("NotCallable", (), {"__init__": lambda self, *_: None}))

@@ -24,6 +24,7 @@ from agentenv.fleet.answers import Answer
 from agentenv.fleet.digests import Digester
 from agentenv.fleet.fleet import Fleet
 from agentenv.fleet.following import Following
+from agentenv.fleet.interrupts import StopNow
 from agentenv.fleet.policies import PolicyError, make_actor
 from agentenv.fleet.policy_state import PolicyState
 from agentenv.fleet.progress import Outcome, Progress
@@ -32,6 +33,7 @@ from agentenv.fleet.seeds import Seeds
 from agentenv.fleet.trace import TraceWriter
 from agentenv.sandbox.contract import Sandbox
 from agentenv.telemetry.records import RecordWriter
+from agentenv.telemetry.text import message_of
 from agentenv.wire.batch import ActionCheck
 from agentenv.wire.layout import Reader, Writer, plan
 from agentenv.wire.slot import PAYLOAD, Flag, Op
@@ -240,15 +242,17 @@ class Player:
     def _step(self, answer: Answer) -> None:
         try:
             action = self._sample() if self._act is None else self._act(self._read(answer.observation), self._space)
-        except SandboxError:
+        except (SandboxError, StopNow, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
-            raise PolicyError(f"the policy raised {type(error).__name__}: {error}", traceback.format_exc()) from error
+        except BaseException as error:  # a cancelled task of asyncio is none of Exception's either
+            raise PolicyError(f"the policy raised {message_of(error)}", traceback.format_exc()) from error
         try:
             variable = self._write(self._check(action))
+            taken = (self._action.tobytes(), encode(variable) if self._variable_action else b"")
         except (InvalidAction, ValueError, TypeError) as error:
             raise PolicyError(f"the policy's action does not fit: {error}") from error
-        taken = (self._action.tobytes(), encode(variable) if self._variable_action else b"")
+        except Exception as error:  # an action may be an object of somebody else's
+            raise PolicyError(f"the policy's action does not fit: reading it raised {message_of(error)}") from error
         if self._following is not None and (reason := self._following.action(*taken)):
             self.begin_again(reason)
             return

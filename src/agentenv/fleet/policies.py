@@ -18,6 +18,7 @@ from gymnasium import Space
 
 from agentenv.config import EnvironmentConfig
 from agentenv.errors import AgentEnvError, ConfigError, Problem
+from agentenv.telemetry.text import message_of
 
 Policy = Callable[[Any], Any]
 """From an observation to an action, for one environment."""
@@ -58,22 +59,23 @@ def find_policy(name: str, directory: Path, *, where: str = "policy") -> Callabl
         sys.path.insert(0, entry)
     try:
         found: Any = importlib.import_module(module_name)
-        for part in path.split("."):
-            found = getattr(found, part)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise _mistake(where, name, f"importing it failed: {error}\n{traceback.format_exc()}") from error
         raise _mistake(
             where, name, f"expected an importable module, got no module {error.name!r}", f"put it into {directory}"
         ) from error
-    except AttributeError as error:
-        raise _mistake(where, name, f"module {module_name!r} has no {path!r}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = traceback.format_exc().rstrip()
-        raise _mistake(where, name, f"importing it raised {type(error).__name__}: {error}\n{text}") from error
+        raise _mistake(where, name, f"importing it raised {message_of(error)}\n{text}") from error
     finally:
         if added and entry in sys.path:
             sys.path.remove(entry)
+    try:
+        for part in path.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise _mistake(where, name, f"module {module_name!r} has no {path!r}") from error
     if not callable(found):
         raise _mistake(where, name, f"expected a callable, got {type(found).__name__}")
     return found  # type: ignore[no-any-return]  # checked to be callable just above
@@ -132,8 +134,8 @@ def make_actor(
         return found
     try:
         actor: Any = found(observation_space, action_space, seed)
-    except Exception as error:
-        text = f"making the policy raised {type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:
+        text = f"making the policy raised {message_of(error)}"
         raise PolicyError(text, traceback.format_exc()) from error
     if not callable(actor):
         raise PolicyError(f"the policy {found.__qualname__} has no __call__(observation, action_space)")

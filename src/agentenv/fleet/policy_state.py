@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import Space
 
 from agentenv.fleet.sharing import fold, overlapping, unfold
+from agentenv.telemetry.text import message_of
 from agentenv.wire.opaque import Opaque
 from agentenv.wire.values import decode, encode
 
@@ -47,7 +48,7 @@ class PolicyState:
         try:
             self.gap = "" if policy is None else self._find_gap(policy)
         except Exception as error:  # the policy is somebody else's code
-            self.gap = f"looking at it raised {type(error).__name__}: {error}"
+            self.gap = f"looking at it raised {message_of(error)}"
 
     def capture(self) -> bytes:
         """The state now; empty where it cannot be kept."""
@@ -58,7 +59,7 @@ class PolicyState:
             try:
                 value[1] = self._remembered(self._policy)
             except Exception as error:  # the policy is somebody else's code
-                self.gap = f"looking at its state raised {type(error).__name__}: {error}"
+                self.gap = f"looking at its state raised {message_of(error)}"
                 return b""
             if self.gap:
                 return b""

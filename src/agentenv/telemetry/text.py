@@ -47,6 +47,15 @@ def one_line(text: str, limit: int = 500) -> str:
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
+def message_of(error: BaseException) -> str:
+    """Returns type and message of an exception that somebody else's code raised, whose ``str`` may raise as well."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception as again:
+        return f"{name}: <its str() raised {type(again).__name__}>"
+
+
 def printable_stream(chunks: Iterable[bytes]) -> Iterator[str]:
     """Decodes and cleans a stream of chunks, cut anywhere.
 
