@@ -392,6 +392,32 @@ def test_commands_show_and_end_what_does_not_work_with_what_does(start: Start, p
     assert [one.name for one in place.iterdir()] == ["lock"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("words", [("ls",), ("rm", "web"), ("stop", "web")])
+def test_who_interrupts_a_command_does_not_wait_for_keepers(
+    start: Start, place: Path, words: tuple[str, ...], number: int
+) -> None:
+    start().send_signal(signal.SIGSTOP)
+    begun = place / "begun"
+    command = f"""
+import pathlib, signal, sys
+from agentenv.boxes import remote
+from agentenv.cli.app import run_app
+remote._END_S = remote._DESCRIBE_S = 600.0
+tell = remote.RemoteAccess._ask
+def ask(self, *given, **named):
+    pathlib.Path({str(begun)!r}).touch()
+    return tell(self, *given, **named)
+remote.RemoteAccess._ask = ask
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(run_app(["sandbox", *{words!r}]))
+"""
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.DEVNULL) as process:
+        poll(begun.exists, "it waits for the keeper", 30)
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+
+
 def test_one_that_cannot_be_ended_does_not_keep_the_others(start: Start, place: Path) -> None:
     start(unending=True)
     (place / "lost.log").write_text("what went wrong\n")

@@ -127,14 +127,13 @@ def ls(json_: Json = False) -> None:
       agentenv sandbox ls
       agentenv sandbox ls --json
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     from agentenv.boxes.box import Sandbox
     from agentenv.boxes.kept import last_words
     from agentenv.cli.sandbox_words import print_list
+    from agentenv.cli.side_by_side import side_by_side
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:  # those that do not answer are waited for together
-        found = list(pool.map(lambda box: box.describe(), Sandbox.running()))
+    # Those that do not answer are waited for together.
+    found = side_by_side(lambda box: box.describe(), Sandbox.running(), _AT_ONCE)
     print_list(found, last_words(), as_json=json_)
 
 
@@ -284,12 +283,11 @@ def rm(
       agentenv sandbox rm web
       agentenv sandbox rm --all
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     from agentenv.boxes.box import Sandbox
     from agentenv.boxes.kept import forget, last_words
     from agentenv.cli.exits import exit_code
     from agentenv.cli.sandbox_words import open_status, print_removed
+    from agentenv.cli.side_by_side import side_by_side
     from agentenv.errors import AgentEnvError, ConfigError, Problem
 
     if bool(names) == all_:
@@ -305,8 +303,8 @@ def rm(
         except (AgentEnvError, OSError) as error:
             failed[box.id] = error
 
-    with open_status("ending sandboxes", 0), ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(end, found))
+    with open_status("ending sandboxes", 0):
+        side_by_side(end, found, _AT_ONCE)
     for name in ended:
         forget(name)
     gone = {*ended, *(box.id for box in found)} - failed.keys()

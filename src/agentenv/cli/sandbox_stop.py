@@ -29,12 +29,11 @@ def stop(
       agentenv sandbox stop web
       agentenv sandbox stop web db --timeout 60
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     from agentenv.boxes.box import Sandbox
     from agentenv.boxes.remote import Ended
     from agentenv.cli.exits import exit_code
     from agentenv.cli.sandbox_words import open_status, print_stopped
+    from agentenv.cli.side_by_side import side_by_side
     from agentenv.errors import AgentEnvError, ConfigError
     from agentenv.sandbox.workbench import Shutdown
 
@@ -52,8 +51,8 @@ def stop(
         except (AgentEnvError, OSError) as error:
             return error
 
-    with open_status("stopping sandboxes", 0), ThreadPoolExecutor(_AT_ONCE) as pool:
-        told = dict(zip((box.id for box in found), pool.map(end, found), strict=True))
+    with open_status("stopping sandboxes", 0):
+        told = dict(zip((box.id for box in found), side_by_side(end, found, _AT_ONCE), strict=True))
     failed = {name: one for name, one in told.items() if isinstance(one, Exception)}
     stopped = {name: one for name, one in told.items() if isinstance(one, Shutdown)}
     print_stopped(stopped, failed, as_json=json_)
