@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,6 +46,11 @@ def become_a_folder(path: Path) -> None:
     path.mkdir()
 
 
+def become_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def become_a_file(path: Path) -> None:
     shutil.rmtree(path)
     path.write_bytes(b"in the way")
@@ -60,7 +66,7 @@ FILES = [
     "environments/a/stderr.log", "environments/a/crashes/1/report.json", "environments/a/crashes/1/output.txt",
 ]  # fmt: skip
 FOLDERS = ["environments", "environments/a", "environments/a/crashes", "environments/a/crashes/1"]
-CASES = [(n, how) for n in FILES for how in (delete, empty, cut, flip, become_a_folder, become_nonsense)]
+CASES = [(n, how) for n in FILES for how in (delete, empty, cut, flip, become_a_folder, become_a_pipe, become_nonsense)]
 CASES += [(name, how) for name in FOLDERS for how in (delete, become_a_file)]
 
 
@@ -159,7 +165,7 @@ def test_every_command_says_what_is_damaged(run: Path, call, name: str, how: Cal
     if name == "summary.json":
         return  # it was gone on with
     (run / "summary.json").unlink()
-    if how in (become_a_folder, become_a_file) and name in WRITTEN:
+    if how in (become_a_folder, become_a_file, become_a_pipe) and name in WRITTEN:
         with pytest.raises(RunDamaged, match=f"{name}: expected "):
             read_resumption(RunDir.open(run))
         return
@@ -168,7 +174,7 @@ def test_every_command_says_what_is_damaged(run: Path, call, name: str, how: Cal
     assert [record["episode"] for record in found.standings["a"].records] == ([] if lost else [0, 1, 2])
 
 
-@pytest.mark.parametrize("how", [delete, empty, cut, flip, become_a_folder, become_nonsense])
+@pytest.mark.parametrize("how", [delete, empty, cut, flip, become_a_folder, become_a_pipe, become_nonsense])
 def test_replaying_a_damaged_trace_blames_the_trace(run: Path, call, how: Callable[[Path], None]) -> None:
     trace = run / "environments/a/trace.bin"
     how(trace)

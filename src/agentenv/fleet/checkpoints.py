@@ -17,6 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from agentenv.telemetry.atomic import write_atomic
+from agentenv.telemetry.regular import read_regular
 
 logger = logging.getLogger("agentenv.fleet")
 
@@ -82,7 +83,7 @@ def _checksum(generation: int, data: bytes) -> bytes:
 
 def _read(place: Path) -> Copy | None:
     try:
-        raw = place.read_bytes()
+        raw = read_regular(place)
     except OSError:
         return None
     if len(raw) < _HEAD.size:

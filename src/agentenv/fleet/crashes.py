@@ -26,6 +26,7 @@ from agentenv.errors import Cause, CauseKind, Owner
 from agentenv.fleet.damage import misplaced
 from agentenv.fleet.rundir import EnvDir, RunDir, read_object
 from agentenv.telemetry.records import to_json
+from agentenv.telemetry.regular import open_regular
 from agentenv.telemetry.text import printable
 
 logger = logging.getLogger("agentenv.fleet")
@@ -249,7 +250,7 @@ def _read(env_id: str, path: Path, number: int) -> CrashReport | None:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_TEXT_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""  # there was none

@@ -35,16 +35,21 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 
 def misplaced(path: Path, what: str, *, folder: bool = False) -> str | None:
-    """In a sentence, that a file stands where a folder should be, or the other way round; None where neither does.
+    """In a sentence, that a file stands where a folder should be, or something else than a file where one should be.
 
     Args:
         path: What should be a file; what is missing is none of this.
         what: What it holds, for "expected ...".
         folder: It should be a folder.
+
+    Returns:
+        The sentence; None where what is there is what should be, or nothing is.
     """
     for above in reversed(path.parents):
         if os.path.lexists(above) and not os.path.isdir(above):
             return f"{above}: expected the folder of {path.name}, found a file ({_AWAY})"
     if os.path.lexists(path) and os.path.isdir(path) != folder:
         return f"{path}: expected {what}, found a {'file' if folder else 'folder'} ({_AWAY})"
+    if not folder and os.path.exists(path) and not os.path.isfile(path):
+        return f"{path}: expected {what}, found a pipe, a socket or a device ({_AWAY})"
     return None

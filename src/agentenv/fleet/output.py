@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentenv.telemetry.logs import LogPump, LogSink, one_line
+from agentenv.telemetry.regular import open_regular
 
 _STREAMS = ("stdout", "stderr")
 # Room for the stacks of many threads, which go to standard error.
@@ -102,7 +103,7 @@ class SandboxOutput:
 
 def _ends_within_a_line(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.seek(0, 2) == 0:
                 return False
             file.seek(-1, 2)

@@ -35,6 +35,7 @@ from agentenv.fleet.checkpoints import Checkpoint
 from agentenv.fleet.damage import misplaced, reading
 from agentenv.fleet.owner import Owner, moment_of_boot
 from agentenv.telemetry.records import to_json, write_atomic
+from agentenv.telemetry.regular import read_regular
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NAME_LIMIT = 64
@@ -313,7 +314,7 @@ class RunDir:
 def read_object(path: Path) -> dict[str, Any] | None:
     """Reads a JSON object; None if the file is missing, unreadable or damaged."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -20,6 +20,7 @@ import numpy as np
 from agentenv.errors import RunDamaged
 from agentenv.fleet.digests import DIGEST_BYTES, StepDigest
 from agentenv.fleet.trace import CHAIN_BYTES, FORMAT, FRAME, MAGIC, older
+from agentenv.telemetry.regular import open_regular, read_regular
 
 _MOST_BYTES = 1 << 28
 
@@ -222,7 +223,7 @@ def _cut(held: EpisodeTrace, rows: int) -> None:
 def _chunks(path: Path) -> Iterator[Chunk | None]:
     """Every chunk of a file that is whole, and None for every damaged place."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except FileNotFoundError:
         return
     at, size = 0, len(data)
@@ -265,7 +266,7 @@ def _chunk(path: Path, data: bytes, at: int) -> Chunk | None:
 
 
 def _load(chunk: Chunk) -> Rows:
-    with chunk.path.open("rb") as file:
+    with open_regular(chunk.path) as file:
         file.seek(chunk.offset)
         data = file.read(chunk.length)
     if _chunk(chunk.path, data, 0) is None:

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
+from agentenv.telemetry.regular import open_regular
 from agentenv.telemetry.rotation import part_path
 
 _CHUNK_BYTES = 64 * 2**10
@@ -96,7 +97,7 @@ def _open_parts(path: Path, stack: ExitStack) -> list[BinaryIO]:
     while numbers:
         for number in numbers:
             with contextlib.suppress(FileNotFoundError):
-                file = (part_path(path, number) if number else path).open("rb", buffering=0)
+                file = open_regular(part_path(path, number) if number else path, buffering=0)
                 if (key := _identity(file)) in seen:
                     file.close()
                     continue

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from agentenv.telemetry.atomic import write_atomic
 from agentenv.telemetry.jsontext import to_json
+from agentenv.telemetry.regular import open_regular
 
 __all__ = ["RecordWriter", "read_records", "to_json", "write_atomic"]
 
@@ -151,7 +152,7 @@ def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     records: list[dict[str, Any]] = []
     damaged = 0
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             # A binary file yields lines split on b"\n" alone.
             for line in file:
                 line = line.removesuffix(b"\n")
