@@ -179,3 +179,26 @@ def test_a_policy_that_cannot_be_looked_at_is_named() -> None:
         state = PolicyState(policy, spaces.Discrete(2))
         assert reason in state.gap
         assert state.capture() == b""
+
+
+def test_generators_that_are_made_when_they_are_needed_are_kept() -> None:
+    policy = _Remembering(rng=np.random.Generator(np.random.Philox(3)), other=random.Random(4), late=random.Random(5))
+    policy.rng.random(5)  # type: ignore[attr-defined]  # given by name
+    data = PolicyState(policy, spaces.Discrete(2)).capture()
+    fresh: Any = _Remembering(rng=None, other=None)
+    assert PolicyState(fresh, spaces.Discrete(2)).restore(data)
+    held: Any = policy
+    assert fresh.rng.random() == held.rng.random()
+    assert fresh.other.random() == held.other.random()
+    assert fresh.late.random() == held.late.random()
+
+
+def test_nothing_else_of_numpy_is_called_for_a_generator() -> None:
+    space = spaces.Discrete(2)
+    data = PolicyState(_Remembering(rng=np.random.default_rng(1)), space).capture()
+    fresh = _Remembering()
+    before = repr(np.random.get_state())
+    assert b'"PCG64"' in data
+    assert not PolicyState(fresh, space).restore(b'"seed" '.join(data.rsplit(b'"PCG64"', 1)))
+    assert repr(np.random.get_state()) == before
+    assert not vars(fresh)

@@ -168,12 +168,28 @@ def _kept(value: Any) -> Any:
 
 def _put_back(policy: Any, name: str, kept: Any) -> None:
     form, *parts = kept
+    held = getattr(policy, name, None)
     if form == "numpy":
-        getattr(policy, name).bit_generator.state = _whole_numbers(parts[0])
+        state = _whole_numbers(parts[0])
+        # One that is there is set, since others may hold it as well; a policy may also make it when it first decides.
+        if not isinstance(held, np.random.Generator) or type(held.bit_generator).__name__ != state["bit_generator"]:
+            held = np.random.Generator(_bit_generator(state["bit_generator"]))
+            setattr(policy, name, held)
+        held.bit_generator.state = state
     elif form == "python":
-        getattr(policy, name).setstate((3, tuple(parts[0]), parts[1]))
+        if not isinstance(held, random.Random):
+            held = random.Random()
+            setattr(policy, name, held)
+        held.setstate((3, tuple(parts[0]), parts[1]))
     else:
         setattr(policy, name, parts[0])
+
+
+def _bit_generator(name: str) -> np.random.BitGenerator:
+    kind = getattr(np.random, name)
+    if not (isinstance(kind, type) and issubclass(kind, np.random.BitGenerator)):
+        raise ValueError(f"expected a generator of numpy, got {name!r}")
+    return kind()
 
 
 def _stream(generator: np.random.Generator) -> Any:
