@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from agentenv.fleet.outsize import find_excess
 
 MIB = 1 << 20
@@ -56,3 +58,25 @@ def test_depth_is_bounded(tmp_path: Path) -> None:
 def test_other_kinds_of_files_are_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert find_excess(tmp_path, MIB) == ""
+
+
+@pytest.mark.parametrize("mode", [0o300, 0o400, 0o000])
+def test_what_may_not_be_read_is_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    out = tmp_path / "out"
+    (out / "closed").mkdir(parents=True)
+    (out / "closed" / "a").write_bytes(b"x" * MIB)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)  # nobody need not reach what lies above
+    user = os.geteuid()
+    for closed in (out / "closed", out):
+        closed.chmod(mode)
+        if user == 0:
+            os.seteuid(65534)  # root may read everything
+        try:
+            found = find_excess(Path("out"), MIB // 2)
+        finally:
+            os.seteuid(user)
+            closed.chmod(0o755)
+        assert found == "a directory that may not be read"

@@ -13,6 +13,7 @@ from pathlib import Path
 _MAX_ENTRIES = 100_000
 _MAX_DEPTH = 64
 _ENTRY_BYTES = 512
+_CLOSED = "a directory that may not be read"
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -24,10 +25,12 @@ def find_excess(directory: Path, limit_bytes: int) -> str:
         limit_bytes: The most that is allowed: disk blocks, and a little for every entry.
 
     Returns:
-        What is too much, in words, or "".
+        What is too much, or keeps that from being seen, in words; or "".
     """
     try:
         root = os.open(directory, _OPEN)
+    except PermissionError:
+        return _CLOSED
     except OSError:
         return ""
     total = entries = 0
@@ -54,8 +57,10 @@ def find_excess(directory: Path, limit_bytes: int) -> str:
                     child = os.open(name, _OPEN, dir_fd=open_fds[-1])
                     open_fds.append(child)
                     stack.append(_names(child))
+            except PermissionError:
+                return _CLOSED  # there may be any number of files in it
             except OSError:
-                continue  # it went away while we looked, or may not be read
+                continue  # it went away while we looked
     finally:
         for fd in open_fds:
             os.close(fd)

@@ -74,8 +74,8 @@ class Program:
 
     def _too_large(self, excess: str) -> Cause:
         limit = self._environment.disk_mb
-        return Cause(
-            CauseKind.DISK_FULL,
-            Owner.ENVIRONMENT,
-            f"/out holds {excess}; disk_mb = {limit} allows {limit} MB: raise it or write less",
-        )
+        helps = "raise it or write less"
+        if not excess.endswith(" MB"):
+            helps = "how much it holds must be seen, so write a tree that can be read to its end"
+        detail = f"/out holds {excess}; disk_mb = {limit} allows {limit} MB: {helps}"
+        return Cause(CauseKind.DISK_FULL, Owner.ENVIRONMENT, detail)
