@@ -89,8 +89,21 @@ def test_what_cannot_be_started_is_named(relay: RelayProcess, tmp_path: Path) ->
     null = os.open(os.devnull, os.O_WRONLY)
     with pytest.raises(OSError, match="/no/such/program: No such file or directory"):
         relay.spawn(Command(["/no/such/program"], tmp_path, output=null))
+    before = descriptors(relay)
+    with pytest.raises(OSError, match="/bin/true: embedded null byte"):
+        relay.spawn(Command(["/bin/true", "a\0b"], tmp_path, output=null))
+    assert descriptors(relay) == before
     os.close(null)
     assert relay.alive()
+
+
+def test_a_program_that_ends_at_once_is_held_all_the_same(relay: RelayProcess, tmp_path: Path) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    for _ in range(30):
+        started = relay.spawn(Command(["/bin/true"], tmp_path, output=null))
+        assert ends(started.pidfd)
+        os.close(started.pidfd)
+    os.close(null)
 
 
 @pytest.mark.parametrize("how", ["close", "kill"])

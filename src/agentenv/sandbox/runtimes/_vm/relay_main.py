@@ -269,11 +269,19 @@ def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], lis
     """
     parent = os.getpid()
     reader, writer = os.pipe2(os.O_CLOEXEC)
+    waiting, go = os.pipe2(os.O_CLOEXEC)
     apart = request.get("apart", False)
-    pid = confine.clone(confine.CLONE_NEWPID if apart else 0)
+    try:
+        pid = confine.clone(confine.CLONE_NEWPID if apart else 0)
+    except OSError:
+        for fd in (reader, writer, waiting, go):
+            os.close(fd)
+        raise
     if pid == 0:
         try:
             os.close(reader)
+            os.close(go)
+            os.read(waiting, 1)  # one that ended before it was held could not be told from another of its number
             confine.die_with_parent(0 if apart else parent)  # seen from another namespace, the parent has no number
             if not _has_reader(writer):
                 os._exit(1)
@@ -292,14 +300,22 @@ def _spawn(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], lis
             os.execvpe(request["argv"][0], request["argv"], request["variables"])
         except OSError as error:
             os.write(writer, f"{request['argv'][0]}: {error.strerror}".encode())
+        except ValueError as error:  # a zero byte in an argument
+            os.write(writer, f"{request['argv'][0]}: {error}".encode())
         finally:
             os._exit(127)
     os.close(writer)
-    failure = os.read(reader, 1000).decode(errors="replace")
-    os.close(reader)
+    os.close(waiting)
+    try:
+        pidfd = os.pidfd_open(pid)
+    finally:
+        os.close(go)
+        failure = os.read(reader, 1000).decode(errors="replace")
+        os.close(reader)
     if failure:
+        os.close(pidfd)
         raise OSError(failure)
-    return {"pid": pid}, [os.pidfd_open(pid)]
+    return {"pid": pid}, [pidfd]
 
 
 def _has_ended(pidfd: int) -> bool:
