@@ -60,6 +60,20 @@ MISTAKES: list[tuple[str, tuple[int, str, str, str]]] = [
     ),
     ("[qemu]\ndisk_ops = 5", (2, "qemu.disk_ops", "unknown key", 'did you mean "disk_ops_per_s"?')),
     ("[qemu]\njailer = true", (2, "qemu.jailer", "unknown key", "jailer belongs in [firecracker]")),
+    (
+        '[qemu]\nboot_args = "a\\u0000b"',
+        (2, "qemu.boot_args", r'expected words on one line without control characters, got "a\u0000b" (a string)', ""),
+    ),
+    (
+        f'[firecracker]\nboot_args = "{"x" * 1025}"',
+        (
+            2,
+            "firecracker.boot_args",
+            "expected at most 1024 bytes, got 1025",
+            "the kernel takes 2047 bytes in all, of which a monitor needs some",
+        ),
+    ),
+    ("[qemu]\nboot_args = 5", (2, "qemu.boot_args", "expected a string, got 5 (an integer)", "")),
     ("[qemu]\ndrives = 3", (2, "qemu.drives", "expected a list of tables, got 3 (an integer)", "")),
     ('[qemu]\ndrives = ["a.img"]', (2, "qemu.drives[0]", 'expected a table, got "a.img" (a string)', "")),
     (

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from agentenv.config.monitors import Jailer, Place
+from agentenv.config.monitors import Jailer, KernelWords, Place
 from agentenv.config.record import MAX_MB, LogLevel, Record
 from agentenv.config.values import FilePath
 
@@ -25,7 +25,7 @@ class DriveConfig(Record):
 class MonitorConfig(Record):
     """What may be said of the machines of every monitor."""
 
-    boot_args: str = Field(default="", strict=True, description="Words added to the kernel's command line.")
+    boot_args: KernelWords = Field(default="", strict=True, description="Words added to the kernel's command line.")
     drives: tuple[DriveConfig, ...] = Field(
         default=(), max_length=8, description="Further drives of every machine: tables of path and mount."
     )

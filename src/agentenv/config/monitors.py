@@ -15,6 +15,7 @@ from agentenv.config.faults import Fault, refusal
 from agentenv.config.words import got
 
 TABLES = ("qemu", "firecracker")
+_LONGEST_WORDS = 1024
 _RESERVED = ("/", "/.agentenv", "/dev", "/proc", "/run", "/sys", "/tmp")
 
 
@@ -34,11 +35,23 @@ def _check_place(value: object) -> object:
     return place
 
 
+def _check_kernel_words(value: object) -> object:
+    if isinstance(value, str):
+        size = len(value.encode("utf-8", "replace"))
+        if size > _LONGEST_WORDS:
+            hint = "the kernel takes 2047 bytes in all, of which a monitor needs some"
+            raise refusal(Fault((), f"expected at most {_LONGEST_WORDS} bytes, got {size}", hint))
+        if any(not character.isprintable() for character in value):
+            raise refusal(Fault((), f"expected words on one line without control characters, {got(value)}"))
+    return value
+
+
 Jailer = Annotated[
     bool | str,
     BeforeValidator(_check_jailer),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "minLength": 1}]}),
 ]
+KernelWords = Annotated[str, BeforeValidator(_check_kernel_words), WithJsonSchema({"type": "string"})]
 Place = Annotated[str, BeforeValidator(_check_place), WithJsonSchema({"type": "string", "pattern": "^/."})]
 
 

@@ -78,3 +78,10 @@ def test_a_balloon_must_leave_enough() -> None:
     with pytest.raises(RuntimeUnavailable, match="leaves 127 MiB, and a machine needs 128"):
         table.equip(_MACHINE, 128)
     assert _table(balloon_mb=128).equip(_MACHINE, 128).balloon_mb == 128
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_no_drive_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RuntimeUnavailable, match="expected an ext4 or squashfs image, it is neither"):
+        _table(drives=[{"path": str(tmp_path / "pipe"), "mount": "/data"}])

@@ -18,6 +18,7 @@ from agentenv.sandbox.runtimes._vm.files import (
     copy_memory,
     find_program,
     make_holes,
+    read_version,
     receive_memory,
     written_whole,
 )
@@ -195,3 +196,11 @@ def test_programs_are_found_or_said_to_be_missing() -> None:
         find_program(None, ("no-such-program",), "a shell", "install one")
     with pytest.raises(RuntimeUnavailable, match="not an executable file"):
         find_program("/etc/passwd", ("x",), "a shell", "install one")
+
+
+def test_a_program_that_says_no_text_tells_no_version(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nprintf '\\377\\376 nothing'\n")
+    program.chmod(0o755)
+    with pytest.raises(RuntimeUnavailable, match=r"expected .* to tell a version of QEMU, it said .* nothing"):
+        read_version(str(program), "QEMU", r"version (\d+\.\d+\S*)", (6, 2), "install one")

@@ -165,7 +165,13 @@ def read_version(binary: str, what: str, pattern: str, oldest: tuple[int, int], 
     """
     try:
         done = subprocess.run(
-            [binary, "--version"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+            [binary, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=20,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RuntimeUnavailable(f"{what}: {binary} --version: {error}", remedy) from error

@@ -8,6 +8,7 @@ each.
 from __future__ import annotations
 
 import dataclasses
+import os
 import string
 import time
 from collections.abc import Iterator, Mapping
@@ -139,8 +140,9 @@ def await_balloon(machine: Machine, timeout_s: float = _BALLOON_S) -> None:
 
 def _look_at(path: Path, place: str) -> Mounted:
     try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD_BYTES)
+        # Without waiting, as a pipe would have it for whoever writes there.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            head = file.read(_HEAD_BYTES) or b""
         found = path.stat()
     except OSError as error:
         raise RuntimeUnavailable(
