@@ -314,3 +314,25 @@ def test_who_sends_more_than_there_is_room_for_is_cut_off(pair: Pair) -> None:
     pair.until(lambda: bool(pair.lost))
     assert "more bytes on a stream than there is room for" in pair.lost[0][1]
     os.close(reader)
+
+
+def test_frames_without_a_body_are_looked_at_in_turns_with_everybody_elses(pair: Pair) -> None:
+    """Whoever sends as many as go in at once takes no more than its turn of those who share the loop."""
+    with socket.socket(fileno=os.dup(pair.links[0]._fd)) as raw:
+        raw.setblocking(False)
+        sent = raw.send(frame(Kind.BYE) * 10_000) // len(frame(Kind.BYE))
+    assert sent > 8_000
+    pair.loop.turn(1.0)
+    assert 0 < len(pair.frames) <= 2_048
+    pair.until(lambda: len(pair.frames) >= sent - 1)
+
+
+def test_a_frame_that_is_large_is_read_in_large_pieces(pair: Pair) -> None:
+    pair.links[1].accept(4 << 20)
+    pair.links[0].send(Kind.ANSWER, 0, bytes(4 << 20))
+    turns = 0
+    while not pair.frames:
+        pair.loop.turn(1.0)
+        turns += 1
+        assert turns < 200
+    assert len(pair.frames[0][2]) == 4 << 20

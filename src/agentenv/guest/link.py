@@ -19,7 +19,8 @@ from agentenv.wire.frames import CHUNK, RPC, WINDOW, Kind, Splitter, frame
 
 _MOST_QUEUED = 4 << 20
 _OF_STREAMS = (Kind.DATA, Kind.END, Kind.CREDIT)
-_READ = 1 << 18
+# Thousands of frames without a body fit into what is read at once, and others wait until all are looked at.
+_READ, _LITTLE = 1 << 18, 1 << 14
 
 
 class Link:
@@ -255,7 +256,7 @@ class Link:
     def _receive(self) -> bool:
         """Take in what has come; returns whether that was anything."""
         try:
-            data = os.read(self._fd, _READ)
+            data = os.read(self._fd, min(_READ, max(_LITTLE, self._splitter.missing)))
         except BlockingIOError:
             return False
         except OSError as error:

@@ -62,6 +62,14 @@ class Splitter:
         self.max_body = max_body
         self._data = bytearray()
 
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to come of a frame that has begun; 0 where that is not known."""
+        if len(self._data) < HEADER.size:
+            return 0
+        (length, _stream, _kind) = HEADER.unpack_from(self._data)
+        return max(0, HEADER.size + int(length) - len(self._data))
+
     def feed(self, data: bytes) -> Iterator[tuple[Kind, int, bytes]]:
         """The frames that are complete now: kind, stream, body.
 
