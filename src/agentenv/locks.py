@@ -43,12 +43,13 @@ def take(path: Path, *, shared: bool = False, wait: bool = True, create: bool = 
     return fd
 
 
-def hold(path: Path, waiting: Callable[[], None] | None = None) -> int:
+def hold(path: Path, waiting: Callable[[], None] | None = None, *, alone: bool = False) -> int:
     """Lock a file or a directory shared with others, so that whoever wants it alone to remove it does not get it.
 
     Args:
         path: What to lock. What it meant before and no longer means is not it: that was removed while we waited.
         waiting: Called once if somebody has it alone now.
+        alone: Whether it is not shared.
 
     Returns:
         A descriptor; until it is closed the lock is ours.
@@ -57,11 +58,11 @@ def hold(path: Path, waiting: Callable[[], None] | None = None) -> int:
         FileNotFoundError: There is nothing of this name, or not any more.
     """
     while True:
-        fd = take(path, shared=True, wait=False)
+        fd = take(path, shared=not alone, wait=False)
         if fd is None:
             if waiting is not None:
                 waiting()
-            fd = take(path, shared=True)
+            fd = take(path, shared=not alone)
         assert fd is not None
         if is_at(fd, path):
             return fd

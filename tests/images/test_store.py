@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,26 @@ def test_what_a_killed_process_left_goes_with_the_next_work(store: Store) -> Non
     process.communicate()
     with store.work():
         assert not left.exists()
+    assert temporary(store) == []
+
+
+def test_who_was_stopped_before_it_locked_its_directory_gets_another(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = tempfile.mkdtemp
+    stopped = [1, 1, 0]
+
+    def stop(**given: Any) -> str:
+        path = make(**given)
+        if stopped.pop(0):  # for long, while another process looks for what the dead left
+            os.utime(path, (1, 1))
+            assert store.sweep() == 1
+        return path
+
+    monkeypatch.setattr(tempfile, "mkdtemp", stop)
+    with store.work() as work:
+        (work / "file").write_text("x")
+        assert store.sweep() == 0
     assert temporary(store) == []
 
 

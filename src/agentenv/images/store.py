@@ -101,14 +101,19 @@ class Store:
         """
         self.sweep()
         with self.room():
-            path = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
-            fd = locks.take(path)
+            path, fd = self._locked_directory()
             try:
                 yield path
             finally:
                 remove_all(path)
-                if fd is not None:
-                    os.close(fd)
+                os.close(fd)
+
+    def _locked_directory(self) -> tuple[Path, int]:
+        """An empty directory of ours; whoever takes it for a dead process's before it is locked removes it."""
+        while True:
+            path = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
+            with contextlib.suppress(FileNotFoundError):
+                return path, locks.hold(path, alone=True)
 
     def room(self) -> contextlib.AbstractContextManager[None]:
         """Turn a disk that is full or read-only into words.
