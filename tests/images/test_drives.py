@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentenv.errors import ConfigError
+from agentenv.images.copying import Copier
 from agentenv.images.drives import directory_drive, scratch_template
 from agentenv.images.files import disk_bytes
 from agentenv.images.programs import need_program
@@ -149,6 +150,29 @@ def test_the_tools_are_of_the_package_they_are_named_by(store: Store, tmp_path: 
     assert shown(edited, "/packages/agentenv/__init__.py") == "edit 0"
     (package / "__init__.py").write_text("first")
     assert shown(tools_drive(store, source=package), "/packages/agentenv/__init__.py") == "first"
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_what_is_removed_while_it_is_read_or_copied_is_not_there(
+    store: Store, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    gone = project / "pkg/a.new"
+    look = Path.lstat
+
+    def remove(path: Path) -> os.stat_result:
+        """Somebody renames it just when it was found."""
+        if path == gone and gone.exists():
+            gone.rmdir() if what == "directory" else gone.unlink()
+        return look(path)
+
+    monkeypatch.setattr(Path, "lstat", remove)
+    for use in (lambda: directory_drive([project], store), lambda: Copier("it").copy(project, tmp_path / "copy")):
+        gone.mkdir() if what == "directory" else gone.write_text("x")
+        use()
+        assert not gone.exists()
+    assert "a.new" not in os.listdir(tmp_path / "copy/pkg")
+    with pytest.raises(FileNotFoundError):
+        Copier("it").digest(tmp_path / "none")
 
 
 def test_limits_name_the_directory(store: Store, project: Path, tmp_path: Path) -> None:

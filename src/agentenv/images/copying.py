@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,8 @@ from agentenv.images.inside import DEEPEST
 
 MAX_MB = 1024
 MAX_FILES = 100_000
+# Of what is removed while it is copied, as files are that a program writes and renames: it is not there.
+_GONE = (FileNotFoundError, NotADirectoryError)
 # What a tool makes again, or what is another machine's.
 SKIPPED = frozenset(
     """
@@ -70,20 +73,23 @@ class Copier:
             destination.mkdir(parents=True)
             destination.chmod(0o755)
             for path in self._walk(source, source, top=True):
-                place = destination / path.relative_to(source)
-                mode = path.lstat().st_mode
-                if stat.S_ISDIR(mode):
-                    place.mkdir()
-                    place.chmod(0o755)
-                elif stat.S_ISLNK(mode):
-                    os.symlink(os.readlink(path), place)
-                    os.utime(place, (EPOCH, EPOCH), follow_symlinks=False)
-                elif stat.S_ISREG(mode):
-                    self._file(source, path, place)
-                else:
-                    self.notes.append(f"{path} is neither a file nor a directory and was left out")
+                with contextlib.suppress(*_GONE):
+                    self._entry(source, path, destination / path.relative_to(source))
         except PermissionError as error:
             raise self._unreadable(error) from error
+
+    def _entry(self, source: Path, path: Path, place: Path) -> None:
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            place.mkdir()
+            place.chmod(0o755)
+        elif stat.S_ISLNK(mode):
+            os.symlink(os.readlink(path), place)
+            os.utime(place, (EPOCH, EPOCH), follow_symlinks=False)
+        elif stat.S_ISREG(mode):
+            self._file(source, path, place)
+        else:
+            self.notes.append(f"{path} is neither a file nor a directory and was left out")
 
     def digest(self, source: Path) -> str:
         """The SHA-256 of what ``copy`` would make of it: names, kinds, contents and whether they can be executed.
@@ -94,23 +100,28 @@ class Copier:
         found = hashlib.sha256()
         try:
             for path in [source] if source.is_file() else self._walk(source, source, top=True):
-                status, content = path.stat() if path == source else path.lstat(), ""
-                if stat.S_ISLNK(status.st_mode):
-                    content = os.readlink(path)
-                elif stat.S_ISREG(status.st_mode):
-                    self._count(source, status.st_size)
-                    try:
-                        content = digest_file(path)
-                    except PermissionError as error:
-                        self._leave_out(path, error)
-                        continue
-                elif not stat.S_ISDIR(status.st_mode):
-                    continue
-                kind = stat.S_IFMT(status.st_mode), stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
-                found.update(json.dumps([str(path.relative_to(source)), kind, content]).encode() + b"\n")
+                with contextlib.suppress(*(() if path == source else _GONE)):
+                    if (told := self._told(source, path)) is not None:
+                        found.update(json.dumps([str(path.relative_to(source)), *told]).encode() + b"\n")
         except PermissionError as error:
             raise self._unreadable(error) from error
         return found.hexdigest()
+
+    def _told(self, source: Path, path: Path) -> tuple[tuple[int, bool], str] | None:
+        """Kind and content of what is copied; None of what is not."""
+        status, content = path.stat() if path == source else path.lstat(), ""
+        if stat.S_ISLNK(status.st_mode):
+            content = os.readlink(path)
+        elif stat.S_ISREG(status.st_mode):
+            self._count(source, status.st_size)
+            try:
+                content = digest_file(path)
+            except PermissionError as error:
+                self._leave_out(path, error)
+                return None
+        elif not stat.S_ISDIR(status.st_mode):
+            return None
+        return (stat.S_IFMT(status.st_mode), stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)), content
 
     def _leave_out(self, path: Path, error: PermissionError) -> None:
         if not self.is_lenient:
@@ -130,6 +141,10 @@ class Copier:
             found = sorted(folder.iterdir())
         except PermissionError as error:
             self._leave_out(folder, error)
+            return
+        except _GONE:
+            if top:
+                raise
             return
         for path in found:
             if path.name in SKIPPED or (top and path.name in _SKIPPED_ON_TOP) or _is_environment(path):

@@ -226,7 +226,7 @@ def take_in(source: Path, tree: Tree, hidden: Collection[Path] = ()) -> list[str
         Notes on what was left out.
 
     Raises:
-        ConfigError: Something in it cannot be read.
+        ConfigError: Something in it cannot be read, or was removed meanwhile.
         ProtocolError: It is deeper than any image may be.
     """
     notes: list[str] = []
@@ -245,6 +245,9 @@ def take_in(source: Path, tree: Tree, hidden: Collection[Path] = ()) -> list[str
     except PermissionError as error:
         message = f"expected a directory that can be read, and {error.filename} cannot"
         raise ConfigError([Problem("command line", "--from", message)]) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = f"expected a directory that stays as it is while it is copied, and {error.filename} was removed"
+        raise ConfigError([Problem("command line", "--from", message, "try again")]) from error
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
