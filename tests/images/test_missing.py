@@ -85,6 +85,26 @@ def test_the_nearest_name_is_a_hint(store: Store, tmp_path: Path, need) -> None:
         resolve_kernel("plain-6.2", store)
 
 
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("image.tar", "Dockerfile", "tiny-1.0-py3-none-any.whl")]
+    for file in files:
+        file.write_text("x")
+        file.chmod(0)
+    code = (
+        "import sys; from agentenv.errors import ConfigError; from agentenv.images.installing import pin\n"
+        "from agentenv.images.source import parse_source\n"
+        "for use, text in ((parse_source, 'oci-archive:' + sys.argv[1]), (parse_source, sys.argv[2]),"
+        " (lambda text: pin((text,)), sys.argv[3])):\n"
+        "    try: use(text)\n"
+        "    except ConfigError as error: print(error)\n"
+    )
+    # Root reads what nobody may.
+    without = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    argv = [*without, sys.executable, "-c", code, *map(str, files)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    assert [f"expected a file that can be read, and {file} cannot" in done.stdout for file in files] == [True] * 3
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without numbers of others")
 def test_who_may_not_make_files_of_other_owners_is_told_the_command(need) -> None:
     need("mmdebstrap", "newuidmap")

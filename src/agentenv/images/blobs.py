@@ -126,7 +126,11 @@ class _Gunzip(io.RawIOBase):
 def _zstd(source: io.BufferedReader[Any]) -> Iterator[IO[bytes]]:
     program = need_program("zstd", "to unpack layers that are compressed with it")
     process = subprocess.Popen(
-        [program, "-d", "-c", "-q"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [program, "-d", "-c", "-q"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -89,7 +89,7 @@ def pin(requirements: tuple[str, ...]) -> list[str]:
     """Requirements as ingredients of a key: a local file counts by its content.
 
     Raises:
-        ConfigError: One is an option, or a path that is not there.
+        ConfigError: One is an option, or a path that is not there or cannot be read.
     """
     found = []
     for text in requirements:
@@ -97,7 +97,11 @@ def pin(requirements: tuple[str, ...]) -> list[str]:
         if path is None and (text.startswith(("-", ".", "/")) or not text.strip()):
             message = f"expected a package as pip knows it, or the file of a wheel, got {text!r}"
             raise ConfigError([Problem("command line", "--pip", message)])
-        found.append(text if path is None else f"{path.name}@{digest_file(path)}")
+        try:
+            found.append(text if path is None else f"{path.name}@{digest_file(path)}")
+        except PermissionError as error:
+            message = f"expected a file that can be read, and {path} cannot"
+            raise ConfigError([Problem("command line", "--pip", message)]) from error
     return found
 
 

@@ -54,18 +54,25 @@ def parse_source(text: str) -> Source:
         path = Path(os.path.expanduser(rest)).absolute()
         if not os.path.isfile(path):
             raise _wrong(f"expected a file after oci-archive:, and {str(path)[:200]} is none{why_not(path)}")
+        _expect_readable(path)
         return Source("oci-archive", str(path))
     path = Path(os.path.expanduser(text.removeprefix("dockerfile:"))).absolute()
     if text and os.path.isdir(path) and not text.startswith("dockerfile:"):
         return Source("directory", str(path))
     if os.path.isfile(path):
         if text.startswith("dockerfile:") or _DOCKERFILE.match(path.name):
+            _expect_readable(path)
             return Source("dockerfile", str(path))
         raise _wrong(f"expected {FORMS}; {path} is a file", f"oci-archive:{path} or dockerfile:{path} says which")
     is_path = text.startswith(("dockerfile:", ".", "/", "~")) or ("/" in text and ":" not in text)
     if is_path or _DOCKERFILE.match(text):
         raise _wrong(f"expected {FORMS}, and there is no {str(path)[:200]}{why_not(path)}")
     raise _wrong(f"expected {FORMS}, got {text[:200]!r}")
+
+
+def _expect_readable(path: Path) -> None:
+    if not os.access(path, os.R_OK, effective_ids=True):
+        raise _wrong(f"expected a file that can be read, and {path} cannot")
 
 
 def why_not(path: Path) -> str:
