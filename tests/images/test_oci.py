@@ -314,6 +314,21 @@ def test_other_archives_are_refused_with_what_to_do(store: Store, tmp_path: Path
         build_image("mine", Recipe(f"oci-archive:{file}"), store)
 
 
+def test_an_image_of_another_system_is_passed_by(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", [[folder("bin")]])
+    index = json.loads((layout / "index.json").read_text())
+    (right,) = index["manifests"]
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+    other = {**right, "digest": f"sha256:{'0' * 64}", "platform": {"architecture": architecture, "os": "windows"}}
+    index["manifests"] = [other, {**right, "platform": {"architecture": architecture, "os": "linux"}}]
+    (layout / "index.json").write_text(json.dumps(index))
+    assert f"sha256:{read_layout(layout, layout / 'blobs').digest}" == right["digest"]
+    index["manifests"] = [other]
+    (layout / "index.json").write_text(json.dumps(index))
+    with pytest.raises(ProtocolError, match=f"expected an image for linux/{architecture}, got windows/{architecture}"):
+        read_layout(layout, layout / "blobs")
+
+
 def test_the_first_fitting_image_of_an_index_of_several(tmp_path: Path) -> None:
     layout = write_layout(tmp_path / "layout", LAYERS)
     index = json.loads((layout / "index.json").read_text())

@@ -146,11 +146,11 @@ def _choose(index: Mapping[str, Any]) -> tuple[str, str]:
     there = []
     for entry in _list(index, "manifests"):
         chosen = entry.get("platform")
-        architecture = chosen.get("architecture") if isinstance(chosen, dict) else None
-        if architecture in (None, "", wanted):
+        architecture, system = (chosen.get(key) if isinstance(chosen, dict) else None for key in ("architecture", "os"))
+        if architecture in (None, "", wanted) and system in (None, "", "linux"):
             return _hex(entry.get("digest")), str(entry.get("mediaType", ""))
-        there.append(str(architecture)[:40])
-    raise ProtocolError(f"expected an image for {wanted}, got {', '.join(there[:20]) or 'none at all'}")
+        there.append(f"{str(system)[:40]}/{str(architecture)[:40]}")
+    raise ProtocolError(f"expected an image for linux/{wanted}, got {', '.join(there[:20]) or 'none at all'}")
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
