@@ -98,6 +98,24 @@ def test_what_is_no_kernel_is_refused(tmp_path: Path, store: Store) -> None:
     assert list_kernels(store) == []
 
 
+def test_a_kernel_is_called_by_its_file_as_far_as_that_can_be(tmp_path: Path, store: Store) -> None:
+    for file, name in (
+        ("my kernel (2)", "my-kernel-2"),
+        ("..", "6.9.9-test"),
+        ("\u00e9", "6.9.9-test"),
+        ("v6.9+", "v6.9+"),
+    ):
+        (path := tmp_path / f"_{file}").write_bytes(elf())
+        assert take_kernel(store, path).name == name
+    path.write_bytes(elf(version="6.9/../x\u00e9"))
+    path = path.rename(tmp_path / "-")
+    assert take_kernel(store, path).name == "6.9-..-x"
+    with pytest.raises(ConfigError, match="--name: expected letters"):
+        take_kernel(store, path, name="a b")
+    with pytest.raises(ConfigError, match="--name: expected letters"):
+        download_kernel(store, "http://127.0.0.1:1/never-asked", "00" * 32, name="../x")
+
+
 @pytest.mark.parametrize("place", [32, 64 + 8], ids=["headers", "a note"])
 @pytest.mark.parametrize("at", [2**64 - 1, 2**63, 2**62])
 def test_a_kernel_whose_parts_lie_nowhere_is_refused(tmp_path: Path, store: Store, place: int, at: int) -> None:

@@ -19,7 +19,7 @@ from agentenv.images.files import digest_file
 from agentenv.images.modules import find_modules, store_modules
 from agentenv.images.progress import LINES, Report
 from agentenv.images.source import why_not
-from agentenv.images.store import Named, Store, instead, shown
+from agentenv.images.store import Named, Store, check_name, instead, shown
 from agentenv.images.vmlinux import check_bootable, read_kernel
 
 KIND = "kernel"
@@ -78,8 +78,10 @@ def fetch_kernel(
         fresh: Whether it is fetched even if it is there.
 
     Raises:
+        ConfigError: The name is not fit for a file.
         RuntimeUnavailable: It cannot be fetched, or cannot boot a machine; says why.
     """
+    _check_name(name)
     found = find_package(package)
 
     def build(out: Path) -> None:
@@ -103,7 +105,8 @@ def take_kernel(
         raise ConfigError(
             [Problem("command line", "--from", f"expected a file, got {str(path)[:200]!r}{why_not(path)}")]
         )
-    name = name or (None if path.suffix == ".deb" else path.name)
+    _check_name(name)
+    name = name or (None if path.suffix == ".deb" else _nameable(path.name))
     return _name(store, _from_file(store, path.absolute(), report), source or str(path.absolute()), name)
 
 
@@ -114,9 +117,9 @@ def download_kernel(store: Store, url: str, sha256: str, *, name: str | None = N
         ConfigError: It is another file, or no kernel.
         RuntimeUnavailable: It cannot be fetched, or cannot boot a machine.
     """
+    _check_name(name)
     with store.work() as work:
-        last = re.sub(r"[^A-Za-z0-9._+-]", "-", url.rpartition("/")[2].partition("?")[0]).strip(".-")[-100:] or "kernel"
-        place = work / last
+        place = work / (_nameable(url.rpartition("/")[2].partition("?")[0]) or "kernel")
         try:
             with urllib.request.urlopen(url, timeout=60) as answer, open(place, "wb") as file:
                 length = answer.headers.get("Content-Length")
@@ -210,12 +213,23 @@ def _from_file(store: Store, path: Path, report: Report) -> Path:
     return store.once(key_of("file", _FORMAT, digest_file(path)), build, what="the same kernel", report=report)
 
 
+def _check_name(name: str | None) -> None:
+    """Before anything is fetched for it."""
+    if name is not None:
+        check_name(name, "--name")
+
+
+def _nameable(text: str) -> str:
+    """The name of a file as a kernel's; "" where nothing of it can be."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text)[-100:].strip("-").lstrip("._+-")
+
+
 def _name(store: Store, place: Path, source: str, name: str | None) -> Kernel:
     version = read_kernel(place / _FILE).version
     number = 1 + max((kernel.number for kernel in list_kernels(store)), default=0)
     fetched = datetime.now(UTC).isoformat(timespec="microseconds")
     record = {"version": version, "source": source, "fetched": fetched, "number": number}
-    return _of(store.name(KIND, name or version or place.name[:12], place.name, record), store)
+    return _of(store.name(KIND, name or _nameable(version) or place.name[:12], place.name, record), store)
 
 
 def _of(found: Named, store: Store) -> Kernel:

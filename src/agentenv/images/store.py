@@ -292,15 +292,19 @@ class Store:
             sync(path.parent)
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, asked: str = "NAME") -> None:
     """Refuse a name that cannot become a file's.
+
+    Args:
+        name: The name.
+        asked: What the user calls it, for messages.
 
     Raises:
         ConfigError: It cannot.
     """
     if not _NAME.fullmatch(name):
         message = f"expected letters, digits, '.', '_', '+' and '-', at most 128, got {name!r}"
-        raise ConfigError([Problem("command line", "NAME", message)])
+        raise ConfigError([Problem("command line", asked, message)])
 
 
 def shown(names: Sequence[str]) -> str:
