@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,3 +46,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     finally:
         os.close(gate)
         os.close(lock)
+
+
+@pytest.fixture(autouse=True)
+def _import_path() -> Iterator[None]:
+    """What a test adds to ``sys.path`` ends with it: sandboxes are shown all of that, and run as who may read it."""
+    before = [*sys.path]
+    yield
+    sys.path[:] = before

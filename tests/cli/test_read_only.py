@@ -4,6 +4,7 @@ helps is said.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -104,7 +105,8 @@ def kill_sandbox(run_id: str, name: str) -> bool:
     here = [Path(path) for path in groups(run_id) if path.endswith(f"/{name}")]
     pids = {int(pid) for path in here for pid in (path / "cgroup.procs").read_text().split()}
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it went with its parent
+            os.kill(pid, signal.SIGKILL)
     return bool(pids)
 
 

@@ -7,6 +7,7 @@ import os
 import select
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,14 +42,16 @@ for path in ("/out/../escape", "/run/agentenv/out/escape"):
 class Bench:
     """A runtime with an /out for each command, and a way to run one to its end."""
 
-    def __init__(self, nested: str, root: Path) -> None:
+    def __init__(self, nested: str, root: Path, *paths: str) -> None:
+        for directory in (root, *root.parents[:3]):
+            directory.chmod(directory.stat().st_mode | 0o055)
         self.root = root
         self.output = SandboxOutput(lambda name: root / name)
         self.runtime: Runtime = open_runtime(
             "bubblewrap",
             RuntimeOptions(
                 new_run_id(),
-                (*(path for path in sys.path if path), SOURCES),
+                (*(path for path in sys.path if path), SOURCES, *paths),
                 out_root=root,
                 settings={"nested": nested},
             ),
@@ -76,8 +79,6 @@ def _end(sandbox: Sandbox) -> tuple[CauseKind, int | None]:
 @pytest.fixture(params=["auto", "never"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     before = traces.take()
-    for directory in (tmp_path, *tmp_path.parents[:3]):
-        directory.chmod(directory.stat().st_mode | 0o055)
     bench = Bench(request.param, tmp_path)
     try:
         yield bench
@@ -99,6 +100,20 @@ def test_nothing_is_reached(bench: Bench, tmp_path_factory: pytest.TempPathFacto
         assert {name: reached for name, reached in found.items() if reached} == {}
         assert (bench.root / f"c{number}" / "out").is_dir()
         assert len(list((bench.root / f"c{number}" / "out").iterdir())) == 1  # the canary it left in its own
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="about what only root may read")
+def test_nor_where_something_is_private_to_root(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    bench = Bench("auto", tmp_path, str(private))
+    with closing(bench.runtime), closing(bench.output), bait(tmp_path_factory.mktemp("outside"), ["c0"]) as hints:
+        command = [sys.executable, "-m", "agentenv.testing.hostile.program", json.dumps({**hints, "directory": "/out"})]
+        (sandbox,) = bench.start(command)
+        assert _end(sandbox) == (CauseKind.EXIT, 0)
+        sandbox.destroy()
+    found = json.loads((bench.root / "c0" / "stdout.log").read_text())
+    assert {name: reached for name, reached in found.items() if reached} == {}
 
 
 def test_what_lies_in_out_afterwards_harms_nobody(bench: Bench) -> None:

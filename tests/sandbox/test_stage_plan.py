@@ -38,22 +38,61 @@ def test_a_private_module_is_named(tmp_path: Path) -> None:
 def test_roots_sandboxes_are_nobodys(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     plan = plan_stage(_view(tmp_path), [str(tmp_path)], tmp_path / "out")
-    assert (plan.uid, plan.gid, plan.note) == (65534, 65534, "")
+    assert (plan.uid, plan.gid, plan.owners) == (65534, 65534, {})
     assert plan.source(str(tmp_path)) == "/mnt/0"
     assert plan.source("/dev/null") == "/dev/null"
     argv = plan.wrap(["/usr/bin/bwrap", "--version"])
     told = json.loads(argv[-1])
     assert told["argv"] == ["/usr/bin/bwrap", "--version"]
-    assert [source for source, _ in told["binds"]] == [str(tmp_path), str(tmp_path / "out")]
+    assert [source for source, *_ in told["binds"]] == [str(tmp_path), str(tmp_path / "out")]
 
 
 @_ROOT
-def test_what_only_root_can_read_keeps_them_roots_and_says_so(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    plan = plan_stage(_view(tmp_path), [], None)
-    assert (plan.uid, plan.slots) == (0, {})
-    assert str(tmp_path) in plan.note
-    assert "chmod -R a+rX" in plan.note
+def test_what_only_root_can_read_is_shown_as_theirs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    private, open_ = tmp_path / "private", tmp_path / "open"
+    private.mkdir(mode=0o700)
+    open_.mkdir(mode=0o755)
+    plan = plan_stage(_view(private, open_), [str(private)], tmp_path / "out")
+    assert (plan.uid, plan.gid, plan.owners) == (65534, 65534, {str(private): 0})
+    told = json.loads(plan.wrap(["/usr/bin/bwrap"])[-1])
+    assert told["binds"] == [
+        [str(private), "0", 0],
+        [str(open_), "1", None],
+        [str(tmp_path / "out"), "2", None],
+    ]
+
+
+@_ROOT
+def test_what_is_private_to_different_users_is_shown_as_theirs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    others, roots = tmp_path / "others", tmp_path / "roots"
+    others.mkdir(mode=0o700)
+    os.chown(others, 1234, 1234)
+    roots.mkdir(mode=0o755)
+    (roots / "own.py").touch(0o600)
+    plan = plan_stage(_view(others, roots), [str(roots)], None)
+    assert (plan.uid, plan.owners) == (65534, {str(others): 1234, str(roots): 0})
+
+
+@_ROOT
+def test_a_project_that_is_private_to_root_is_played_by_nobody(tmp_path: Path) -> None:
+    project = tmp_path / "private"
+    project.mkdir(mode=0o700)
+    (project / "own.py").write_text("from agentenv.envs.gridworld import GridWorld as Own\n")
+    (project / "own.py").chmod(0o600)
+    script = (
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from agentenv import AgentENV\n"
+        "with AgentENV.from_env('own:Own', runtime='bubblewrap') as env:\n"
+        "    env.reset(seed=1)\n"
+        "    print(os.stat(f'/proc/{env._fleet.sandboxes[0].pid}').st_uid)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(project)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "65534\n"), done.stderr
+    assert "nested" not in done.stderr
 
 
 @_ROOT
@@ -64,7 +103,7 @@ def test_what_one_other_user_can_read_makes_them_that_users(tmp_path: Path) -> N
     for path in (tmp_path, tmp_path / "own.py"):
         os.chown(path, 1234, 1234)
     plan = plan_stage(_view(tmp_path), [str(tmp_path)], None)
-    assert (plan.uid, plan.gid, plan.note) == (1234, 65534, "")
+    assert (plan.uid, plan.gid, plan.owners) == (1234, 65534, {})
     assert plan.source(str(tmp_path)) == "/mnt/0"
 
 

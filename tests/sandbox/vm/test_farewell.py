@@ -54,5 +54,5 @@ def test_more_than_goes_out_in_a_moment(tmp_path: Path, caplog: pytest.LogCaptur
     with open(out / "big", "rb") as file:
         assert all(file.read(1 << 20) == bytes([number]) * (1 << 20) for number in range(MB))
         assert file.read() == b""
-    assert caplog.messages == []
+    assert not [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
     assert traces.take().left_since(before) == []

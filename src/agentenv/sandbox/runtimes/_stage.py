@@ -5,7 +5,10 @@ instead often cannot reach root's own Python under /root. So: in a private mount
 a staging directory that everybody can reach, become that user, and let bubblewrap take it from there. The namespace,
 and with it every mount made here, ends with the sandbox.
 
-    python -I -S _stage.py '{"uid": .., "gid": .., "staging": "/mnt", "binds": [[source, slot]..], "argv": [..]}'
+    python -I -S _stage.py '{"uid": .., "gid": .., "staging": "/mnt", "binds": [[source, slot, owner]..], "argv": [..]}'
+
+What is private to one user, its "owner" (or null), is shown to that user's place: in this view it belongs to whom the
+environments run as. See mount_setattr(2), "ID-mapped mounts"; Linux 5.12, and a file system that can do it.
 
 Needs only the standard library, and imports nothing of agentenv.
 """
@@ -16,6 +19,10 @@ import os
 import sys
 
 _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
+_CLONE_NEWUSER = 0x10000000
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # on every architecture
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH, _MOUNT_ATTR_IDMAP = 1, 4, 0x100000
+_AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH = -100, 0x8000, 0x1000
 
 
 def main() -> None:
@@ -38,17 +45,74 @@ def main() -> None:
     check(libc.unshare(_CLONE_NEWNS), "make a private mount namespace")
     mount("none", "/", "none", _MS_REC | _MS_PRIVATE, "")
     mount("tmpfs", staging, "tmpfs", 0, "mode=755,size=1m")
-    for source, slot in plan["binds"]:
+    for source, slot, owner in plan["binds"]:
         target = os.path.join(staging, slot)
         if os.path.isdir(source):
             os.mkdir(target)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-        mount(source, target, "none", _MS_BIND | _MS_REC, "")
+        if owner is None:
+            mount(source, target, "none", _MS_BIND | _MS_REC, "")
+        else:
+            error = _give(libc, source, target, owner, plan["uid"], plan["gid"])
+            if error:
+                sys.exit(
+                    f"agentenv: {source} is private to user {owner}, and cannot be shown to sandboxes, which run as"
+                    f" user {plan['uid']}: {os.strerror(error)}; chmod -R a+rX {source}, or have it on a file system"
+                    " with ID-mapped mounts"
+                )
     os.setgroups([])
     os.setresgid(plan["gid"], plan["gid"], plan["gid"])
     os.setresuid(plan["uid"], plan["uid"], plan["uid"])
     os.execve(program, plan["argv"], {})
+
+
+def _give(libc: ctypes.CDLL, source: str, target: str, owner: int, uid: int, gid: int) -> int:
+    """Show a directory or a file with what an owner has in it as another user's; returns the error's number, or 0."""
+    call = libc.syscall
+    call.restype = ctypes.c_long
+    users = _map_users(libc, owner, uid, gid)
+    if users < 0:
+        return ctypes.get_errno()
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
+    tree = call(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), flags)
+    if tree < 0:
+        return ctypes.get_errno()
+    attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_IDMAP, 0, 0, users)
+    if call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, attributes, ctypes.sizeof(attributes)):
+        return ctypes.get_errno()
+    if call(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH):
+        return ctypes.get_errno()
+    return 0
+
+
+def _map_users(libc: ctypes.CDLL, owner: int, uid: int, gid: int) -> int:
+    """A descriptor of a user namespace that says who stands for whom; -1 with errno set."""
+    made, over = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        failed = libc.unshare(_CLONE_NEWUSER) != 0
+        os.write(made[1], bytes([ctypes.get_errno() if failed else 0]))
+        os.close(over[1])
+        os.read(over[0], 1)
+        os._exit(0)
+    os.close(made[1])
+    try:
+        error = os.read(made[0], 1)
+        if error != b"\0":
+            ctypes.set_errno(error[0] if error else 0)
+            return -1
+        for name, line in (("uid_map", f"{owner} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
+                file.write(line)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as failure:
+        ctypes.set_errno(failure.errno or 0)
+        return -1
+    finally:
+        for fd in (made[0], *over):
+            os.close(fd)
+        os.waitpid(pid, 0)
 
 
 main()

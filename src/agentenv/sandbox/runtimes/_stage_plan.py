@@ -32,14 +32,14 @@ class StagePlan:
     Attributes:
         uid, gid: The owner of the sandboxes, on the host.
         slots: Host path -> name in the staging directory; empty when nothing is staged.
-        note: Why root's sandboxes stay root's, or "".
+        owners: Host path -> the one user for whom something of it is private, and in whose place they are.
         staging: The staging directory, in which none of the host paths lies.
     """
 
     uid: int
     gid: int
     slots: dict[str, str] = field(default_factory=dict)
-    note: str = ""
+    owners: dict[str, int] = field(default_factory=dict)
     staging: str = _STAGINGS[0]
 
     def source(self, path: str) -> str:
@@ -55,7 +55,7 @@ class StagePlan:
             "uid": self.uid,
             "gid": self.gid,
             "staging": self.staging,
-            "binds": list(self.slots.items()),
+            "binds": [(path, slot, self.owners.get(path)) for path, slot in self.slots.items()],
             "argv": list(argv),
         }
         program = str(Path(__file__).with_name("_stage.py"))
@@ -111,29 +111,37 @@ def plan_stage(view: View, imported: Sequence[str], out: Path | None) -> StagePl
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
         return StagePlan(uid, gid)
-    user = _NOBODY
+    user, owners = _NOBODY, dict[str, int]()
     private = unreadable(view.binds) or unreadable(imported)
     if private:
         owner = os.stat(private).st_uid
-        other = unreadable(view.binds, owner) or unreadable(imported, owner)
-        closed = next((path for path in view.binds if not _may_read(path, 0)), "")
-        if other and closed:
-            raise RuntimeUnavailable(
-                f"no user may read all that sandboxes must see: {private} is private to user {owner}, who may not read"
-                f" {other}",
-                f"chmod -R a+rX {closed}",
-            )
-        if other or owner == 0:
-            return StagePlan(
-                uid,
-                gid,
-                note=f"{private} is readable by its owner only, so the sandboxes must run as root to see it;"
-                " chmod -R a+rX it to have them run as nobody",
-            )
-        user = owner
+        if owner != 0 and not (unreadable(view.binds, owner) or unreadable(imported, owner)):
+            user = owner
+        else:
+            owners = {path: found for path in view.binds if (found := _owner_of(path, imported)) is not None}
     wanted = [*view.binds, *([str(out)] if out is not None else [])]
     slots = {path: str(number) for number, path in enumerate(wanted)}
-    return StagePlan(user, _NOBODY, slots, staging=_choose_staging(wanted))
+    return StagePlan(user, _NOBODY, slots, owners, _choose_staging(wanted))
+
+
+def _owner_of(path: str, imported: Sequence[str]) -> int | None:
+    """For whom something of a path is private; None where everybody may read all of it.
+
+    Raises:
+        RuntimeUnavailable: For different users.
+    """
+    inside = [path, *(one for one in imported if Path(one).is_relative_to(path))]
+    private = unreadable(inside)
+    if not private:
+        return None
+    owner = os.stat(private).st_uid
+    if other := unreadable(inside, owner):
+        raise RuntimeUnavailable(
+            f"no user may read all that sandboxes must see: {private} is private to user {owner}, who may not read"
+            f" {other}",
+            f"chmod -R a+rX {path}",
+        )
+    return owner
 
 
 def _choose_staging(paths: Sequence[str]) -> str:

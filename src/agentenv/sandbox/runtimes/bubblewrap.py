@@ -56,8 +56,6 @@ class BubblewrapRuntime:
         for note in self._view.notes:
             logger.info("%s", note)
         self._stage: StagePlan = plan_stage(self._view, options.paths, options.out_root)
-        if self._stage.note:
-            logger.warning("%s", self._stage.note)
         self._groups = open_run(options.run_id)
         self._sandboxes: list[CellSandbox] = []
         self._closed = False
