@@ -192,6 +192,32 @@ def test_a_program_of_an_image_sees_the_image_alone(system: Path, tmp_path: Path
     assert (tree.root / "etc-written").stat().st_uid == os.geteuid()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="about programs that root runs")
+def test_a_program_that_root_runs_is_root_of_the_image_and_nobody_to_the_host(system: Path, tmp_path: Path) -> None:
+    code = (
+        "import os\n"
+        "for path in ('/proc/sys/kernel/core_pattern', '/proc/sys/vm/drop_caches'):\n"
+        "    try:\n"
+        "        os.close(os.open(path, os.O_WRONLY))\n"
+        "        print(path)\n"
+        "    except OSError:\n"
+        "        pass\n"
+        "try:\n"
+        "    os.utime('/dev/null', (1, 1))\n"
+        "    print('/dev/null')\n"
+        "except OSError:\n"
+        "    pass\n"
+        "open('/made', 'w').close()\n"
+        "print(os.getuid(), os.stat('/made').st_uid, os.stat('/made').st_gid)\n"
+    )
+    root = tmp_path / "tree"
+    shutil.copytree(system, root, symlinks=True)
+    said = run_inside(Tree(root), ["python3", "-c", code], purpose="looking")
+    assert said.text.splitlines() == ["0 0 0"]
+    made = (root / "made").stat()
+    assert (made.st_uid, made.st_gid) == (0, 0)
+
+
 def test_progress_lines_are_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "agentenv.images"), LINES.task("doing it", 10) as task:
         task.advance(10)

@@ -1,7 +1,8 @@
 """Runs a program of an image inside the image's tree, as its root and nobody's outside.
 
 The program is not trusted: it runs in namespaces of its own, sees the tree and nothing of the host, and is root only
-there. What it writes belongs to the caller on the disk, as everything in a tree does.
+there. What it writes belongs to the caller on the disk, as everything in a tree does. Called by root, it is nobody to
+the host all the same: as root it could write to the settings of the kernel, whatever namespaces it is in.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from agentenv.errors import RuntimeUnavailable
 from agentenv.images.programs import Output, run
 from agentenv.images.trees import Tree
 from agentenv.sandbox.runtimes._bwrap import explain_failure, find_binary
+from agentenv.sandbox.runtimes._stage_plan import plan_tree_stage
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOST = "/tmp/.host"
@@ -46,18 +48,31 @@ def run_inside(
         RuntimeUnavailable: It failed, or there is no sandbox to run it in.
     """
     inside = {"PATH": DEFAULT_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", "TMPDIR": "/tmp", **(variables or {})}
+    stage = plan_tree_stage(str(tree.root), [origin for origin, _ in files])
     bwrap = [find_binary(None), "--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--die-with-parent"]
     bwrap += ["--share-net"] if network else []
     bwrap += ["--clearenv", *(word for name, value in inside.items() for word in ("--setenv", name, value))]
-    bwrap += ["--bind", str(tree.root), "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/run"]
+    bwrap += [
+        "--bind",
+        stage.source(str(tree.root)),
+        "/",
+        "--dev",
+        "/dev",
+        "--proc",
+        "/proc",
+        "--tmpfs",
+        "/tmp",
+        "--tmpfs",
+        "/run",
+    ]
     for origin, place in files:
-        bwrap += ["--ro-bind", origin, f"{HOST}/{place}"]
+        bwrap += ["--ro-bind", stage.source(origin), f"{HOST}/{place}"]
     for name in ("dev", "proc", "tmp", "run"):
         _directory(tree, name)
     with contextlib.ExitStack() as stack:
         more = stack.enter_context(_resolver(tree)) if network else []
         try:
-            said = run([*bwrap, *more, "--chdir", "/", "--", *argv], purpose=purpose, remedy=remedy)
+            said = run(stage.wrap([*bwrap, *more, "--chdir", "/", "--", *argv]), purpose=purpose, remedy=remedy)
         except RuntimeUnavailable as error:
             if why := explain_failure(str(error)):
                 raise RuntimeUnavailable(f"{purpose}: no sandbox to run it in", why) from error

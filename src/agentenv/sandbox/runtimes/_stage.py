@@ -57,9 +57,9 @@ def main() -> None:
             error = _give(libc, source, target, owner, plan["uid"], plan["gid"])
             if error:
                 sys.exit(
-                    f"agentenv: {source} is private to user {owner}, and cannot be shown to sandboxes, which run as"
-                    f" user {plan['uid']}: {os.strerror(error)}; chmod -R a+rX {source}, or have it on a file system"
-                    " with ID-mapped mounts"
+                    f"agentenv: {source} of user {owner} cannot be shown to what runs as user {plan['uid']} instead:"
+                    f" {os.strerror(error)}; have it on a file system with ID-mapped mounts"
+                    " (ext4, xfs, btrfs; Linux 5.12 or newer), or start this as an ordinary user"
                 )
     os.setgroups([])
     os.setresgid(plan["gid"], plan["gid"], plan["gid"])
@@ -71,7 +71,7 @@ def _give(libc: ctypes.CDLL, source: str, target: str, owner: int, uid: int, gid
     """Show a directory or a file with what an owner has in it as another user's; returns the error's number, or 0."""
     call = libc.syscall
     call.restype = ctypes.c_long
-    users = _map_users(libc, owner, uid, gid)
+    users = _map_users(libc, (owner, os.stat(source).st_gid), (uid, gid))
     if users < 0:
         return ctypes.get_errno()
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
@@ -86,8 +86,8 @@ def _give(libc: ctypes.CDLL, source: str, target: str, owner: int, uid: int, gid
     return 0
 
 
-def _map_users(libc: ctypes.CDLL, owner: int, uid: int, gid: int) -> int:
-    """A descriptor of a user namespace that says who stands for whom; -1 with errno set."""
+def _map_users(libc: ctypes.CDLL, owners: tuple[int, int], shown: tuple[int, int]) -> int:
+    """A descriptor of a user namespace that says who stands for whom, user and group; -1 with errno set."""
     made, over = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -102,9 +102,9 @@ def _map_users(libc: ctypes.CDLL, owner: int, uid: int, gid: int) -> int:
         if error != b"\0":
             ctypes.set_errno(error[0] if error else 0)
             return -1
-        for name, line in (("uid_map", f"{owner} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        for name, owner, other in zip(("uid_map", "gid_map"), owners, shown, strict=True):
             with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
-                file.write(line)
+                file.write(f"{owner} {other} 1")
         return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as failure:
         ctypes.set_errno(failure.errno or 0)

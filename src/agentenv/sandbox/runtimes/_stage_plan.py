@@ -124,6 +124,25 @@ def plan_stage(view: View, imported: Sequence[str], out: Path | None) -> StagePl
     return StagePlan(user, _NOBODY, slots, owners, _choose_staging(wanted))
 
 
+def plan_tree_stage(tree: str, shown: Sequence[str]) -> StagePlan:
+    """Decide for a program that is root of a tree of ours and nobody outside: what it writes becomes ours.
+
+    Args:
+        tree: The tree; all of it belongs to the calling user.
+        shown: What it sees beside that, without writing to it.
+
+    Raises:
+        RuntimeUnavailable: Something of what is shown is private to different users.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    if uid != 0:
+        return StagePlan(uid, gid)
+    paths = [tree, *shown]
+    owners = {path: found for path in shown if (found := _owner_of(path, ())) is not None}
+    slots = {path: str(number) for number, path in enumerate(paths)}
+    return StagePlan(_NOBODY, _NOBODY, slots, {tree: uid, **owners}, _choose_staging(paths))
+
+
 def _owner_of(path: str, imported: Sequence[str]) -> int | None:
     """For whom something of a path is private; None where everybody may read all of it.
 
