@@ -19,6 +19,7 @@ from agentenv.sandbox.runtimes._vm.console import Consoles
 from agentenv.sandbox.runtimes._vm.machine import Command, MachineSpec, Spawn
 
 CONSOLE = "console.log"
+_DYING_S = 2.0
 _KILL_S = 30.0
 _DRAIN_S = 2.0
 
@@ -206,7 +207,8 @@ class MonitoredMachine:
         self._monitor.close()
 
     def _gone(self) -> ConnectionError:
-        """The error of a call on a machine whose monitor has ended."""
+        """The error of a call on a machine whose monitor has ended; its sockets close a moment before that is seen."""
+        self._monitor.await_end(_DYING_S)
         return ConnectionError(f"machine {self.spec.id!r}: its monitor ended, its last output:\n{self.console()}")
 
 
