@@ -44,7 +44,8 @@ class Bench:
 
     def __init__(self, nested: str, root: Path, *paths: str) -> None:
         for directory in (root, *root.parents[:3]):
-            directory.chmod(directory.stat().st_mode | 0o055)
+            if ~directory.stat().st_mode & 0o055:
+                directory.chmod(directory.stat().st_mode | 0o055)
         self.root = root
         self.output = SandboxOutput(lambda name: root / name)
         self.runtime: Runtime = open_runtime(
