@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import gymnasium
@@ -188,14 +187,6 @@ class Unrepeatable(Counter):
 
     def observe(self) -> Any:
         return np.full(2, os.getpid() % 1000 + self.steps, np.float32)
-
-
-class BuiltSlowly(Counter):
-    """Takes a moment to build."""
-
-    def __init__(self) -> None:
-        time.sleep(0.3)
-        super().__init__()
 
 
 class Broken(Counter):

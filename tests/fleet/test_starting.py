@@ -18,7 +18,7 @@ from agentenv.sandbox.runtimes._cell import CellSandbox
 from agentenv.testing import traces
 
 
-@pytest.fixture(params=["building", "attaching"])
+@pytest.fixture(params=["admit", "attach"])
 def kills(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """As many of those started next as it has places are killed then; whom it was is put there."""
     places: list[str] = []
@@ -29,17 +29,14 @@ def kills(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
             os.kill(cell.pid, signal.SIGKILL)
             cell.await_end(10)
 
-    if request.param == "building":
-        wait = CellSandbox.await_ready
-        monkeypatch.setattr(CellSandbox, "await_ready", lambda self, deadline: (kill(self), wait(self, deadline))[1])
-    else:
-        attach = CellSandbox.attach
-        monkeypatch.setattr(CellSandbox, "attach", lambda self, *said: (kill(self), attach(self, *said))[1])
+    step = request.param
+    whole = getattr(CellSandbox, step)
+    monkeypatch.setattr(CellSandbox, step, lambda self, *said: (kill(self), whole(self, *said))[1])
     return places
 
 
 def start(**keys: Any) -> AgentVectorEnv:
-    return AgentVectorEnv.from_env("envs.samples:BuiltSlowly", num_envs=3, **keys)
+    return AgentVectorEnv.from_env("envs.samples:Counter", num_envs=3, **keys)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -74,7 +71,7 @@ def test_nor_are_those_of_a_run_that_were_not_killed(
 ) -> None:
     kills.append("")
     config = tmp_path / "three.toml"
-    config.write_text('[[environments]]\nid = "env"\nenv = "envs.samples:BuiltSlowly"\ncount = 3\nepisodes = 1\n')
+    config.write_text('[[environments]]\nid = "env"\nenv = "envs.samples:Counter"\ncount = 3\nepisodes = 1\n')
     assert main(["run", str(config), "--run-dir", str(tmp_path / "runs"), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert [(e["id"], e["episodes"]) for e in summary["environments"]] == [(f"env-{i}", 1) for i in range(3)]

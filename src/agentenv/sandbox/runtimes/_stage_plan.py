@@ -116,7 +116,7 @@ def plan_stage(view: View, imported: Sequence[str], out: Path | None) -> StagePl
     if private:
         owner = os.stat(private).st_uid
         if owner != 0 and not (unreadable(view.binds, owner) or unreadable(imported, owner)):
-            user = owner
+            user = owner  # whatever file system it is on
         else:
             owners = {path: found for path in view.binds if (found := _owner_of(path, imported)) is not None}
     wanted = [*view.binds, *([str(out)] if out is not None else [])]
