@@ -107,8 +107,9 @@ class CellSandbox(Tenant):
             self.control.settimeout(self.spec.start_timeout_s)
             send_message(self.control, dict(settings), [out_writer, err_writer, self._house.report.theirs.fileno()])
         except (ControlClosed, OSError) as error:
+            cause = self.cause()
             raise SandboxDied(
-                "ended while starting", env_id=self.spec.id, cause=self.cause(), output=self._house.tail()
+                f"ended while starting: {cause.detail}", env_id=self.spec.id, cause=cause, output=self._house.tail()
             ) from error
         finally:
             os.close(out_writer)
